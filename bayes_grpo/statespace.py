@@ -1,0 +1,413 @@
+"""Linear-Gaussian state space of one training run: likelihood, smoother, simulation.
+
+The hidden state ``x`` (reward, velocity, plateau, ...) moves once per *tick*, the time between two
+rollout batches, and a logged row observes the mean of the rewards of the ticks that it stands for:
+
+    x[t+1] = A_t x[t] + sum_j b_tj w_tj,      w ~ N(0, 1)
+    y[row] = mean over the row's ticks of h_t x[t] + N(0, r_row)
+
+``A_t``, ``h_t`` and ``b_tj`` are never built as matrices.  A `System` gives them as linear functions
+of a tuple of scalars, so the compiler sees only the handful of multiplications that a mean curve
+needs, and the same code serves two states or twenty.  The marginal likelihood is the Kalman
+filter's prediction-error decomposition (Harvey 1989, ch. 3); the smoother is its derivative
+(de Jong 1989): the gradient of the log likelihood with respect to the predicted state is the
+vector that turns the prediction into the smoothed state, so it needs no recursion of its own.
+
+Ticks before a run starts are padding: with a learning rate of 0 and no time a system must leave
+its start distribution as it is.  This lets runs of different lengths share one compiled program.
+
+Everything here is a pure function of arrays, meant for float64 (see `bayes_grpo.precision`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+type Scalar = Array | float
+type State = tuple[Scalar, ...]
+type Params = Mapping[str, Any]
+
+_LOG_2PI = 1.8378770664093453
+
+
+class Ticks(NamedTuple):
+    """The clock and the data of one run, one entry per tick; all arrays have shape (ticks,).
+
+    Parameters
+    ----------
+    learning_rate
+        Learning rate of the tick relative to its reference (the run's peak), dimensionless.
+    root_time
+        Square root of the tick's share of the run's planned length; 0 in padding.
+    reward
+        Logged reward of the row that ends with this tick; any finite number where there is none.
+    observed
+        1 where a row with a reward ends, else 0.
+    share
+        Weight of this tick's reward in its row, 1 / (ticks of the row); 1 for rows of one tick.
+    keep
+        0 where a row starts, else 1: whether the running mean of the row is carried on.
+    row_variance
+        Sampling variance of the row relative to a row of one generation, 1 / generations.
+    response
+        Further per-tick numbers that a trajectory asks for (see `bayes_grpo.trajectory`).
+    """
+
+    learning_rate: Array
+    root_time: Array
+    reward: Array
+    observed: Array
+    share: Array
+    keep: Array
+    row_variance: Array
+    response: Mapping[str, Array] = {}
+
+
+class System(NamedTuple):
+    """A linear-Gaussian model of a run, written as functions of (parameters, tick, state).
+
+    Parameters
+    ----------
+    start
+        ``start(params) -> (mean, deviations)``: mean of the state before the first tick and the
+        standard deviations of its (independent) entries.
+    advance
+        ``advance(params, tick, x) -> x``: the state after the tick's updates; linear in ``x``.
+    observe
+        ``observe(params, tick, x) -> reward`` of the policy that sampled the tick; linear in ``x``.
+    noise
+        ``noise(params, tick) -> loadings``: vectors ``b_j`` of the noise that enters in the tick.
+    sampling_variance
+        ``sampling_variance(params, tick)`` of the row that ends with the tick, in reward squared.
+    """
+
+    start: Callable[[Params], tuple[State, State]]
+    advance: Callable[[Params, Ticks, Sequence[Scalar]], State]
+    observe: Callable[[Params, Ticks, Sequence[Scalar]], Scalar]
+    noise: Callable[[Params, Ticks], Sequence[State]]
+    sampling_variance: Callable[[Params, Ticks], Scalar]
+
+
+class Filtered(NamedTuple):
+    """One-step-ahead predictions of a run.
+
+    Parameters
+    ----------
+    mean, variance
+        Moments of each row's reward given all earlier rows, shape (ticks,); meaningful only where
+        a row ends.
+    log_density
+        Log density of each row given all earlier rows, shape (ticks,); 0 where no row ends.
+    state_mean, state_covariance
+        Moments of the state after the last tick given all rows, shapes (size,) and (size, size).
+    """
+
+    mean: Array
+    variance: Array
+    log_density: Array
+    state_mean: Array
+    state_covariance: Array
+
+
+type _Moments = tuple[tuple[Scalar, ...], tuple[Scalar, ...]]
+"""Mean, and the upper triangle of the covariance, row by row."""
+
+
+def _is_zero(value: Scalar) -> bool:
+    return isinstance(value, int | float) and value == 0
+
+
+def _plus(a: Scalar, b: Scalar) -> Scalar:
+    return b if _is_zero(a) else a if _is_zero(b) else a + b
+
+
+def _times(a: Scalar, b: Scalar) -> Scalar:
+    return 0.0 if _is_zero(a) or _is_zero(b) else a * b
+
+
+def _full(upper: Sequence[Scalar], size: int) -> list[list[Scalar]]:
+    matrix: list[list[Scalar]] = [[0.0] * size for _ in range(size)]
+    entries = iter(upper)
+    for i in range(size):
+        for j in range(i, size):
+            matrix[i][j] = matrix[j][i] = next(entries)
+    return matrix
+
+
+def _upper(matrix: Sequence[Sequence[Scalar]]) -> tuple[Scalar, ...]:
+    return tuple(matrix[i][j] for i in range(len(matrix)) for j in range(i, len(matrix)))
+
+
+def _congruence(
+    linear: Callable[[Sequence[Scalar]], Sequence[Scalar]], matrix: list[list[Scalar]]
+) -> list[list[Scalar]]:
+    """``A M A'`` where ``linear(x)`` is ``A x``."""
+    columns = [linear(row) for row in matrix]  # the matrix is symmetric: its rows are its columns
+    size = len(columns[0])
+    return [list(linear([column[i] for column in columns])) for i in range(size)]
+
+
+def _start(system: System, params: Params, windowed: bool) -> _Moments:
+    mean, deviation = system.start(params)
+    if windowed:
+        mean, deviation = (*mean, 0.0), (*deviation, 0.0)
+    size = len(mean)
+    diagonal = [[_times(d, d) if i == j else 0.0 for j in range(size)] for i, d in enumerate(deviation)]
+    as_float = lambda values: tuple(jnp.asarray(v, dtype=jnp.result_type(float)) for v in values)  # noqa: E731
+    return as_float(mean), as_float(_upper(diagonal))
+
+
+def _filter_tick(
+    system: System, params: Params, tick: Ticks, moments: _Moments, windowed: bool
+) -> tuple[_Moments, tuple[Scalar, Scalar]]:
+    """Predict the row that ends with this tick, learn from it, move on by one tick."""
+    mean, upper = moments
+    covariance = _full(upper, len(mean))
+
+    if windowed:
+
+        def gather(x: Sequence[Scalar]) -> tuple[Scalar, ...]:
+            running = tick.keep * x[-1] + tick.share * system.observe(params, tick, x[:-1])
+            return (*x[:-1], running)
+
+        mean = gather(mean)
+        covariance = _congruence(gather, covariance)
+
+    def row_of(x: Sequence[Scalar]) -> Scalar:
+        return x[-1] if windowed else system.observe(params, tick, x)
+
+    with_row = [row_of(line) for line in covariance]
+    variance = row_of(with_row) + system.sampling_variance(params, tick)
+    predicted = row_of(mean)
+    gain_scale = tick.observed / variance
+    surprise = gain_scale * (tick.reward - predicted)
+    gain = [gain_scale * c for c in with_row]
+    mean = tuple(m + c * surprise for m, c in zip(mean, with_row, strict=True))
+    covariance = [
+        [covariance[i][j] - gain[min(i, j)] * with_row[max(i, j)] for j in range(len(mean))]
+        for i in range(len(mean))
+    ]
+
+    def advance(x: Sequence[Scalar]) -> tuple[Scalar, ...]:
+        if windowed:
+            return (*system.advance(params, tick, x[:-1]), x[-1])
+        return system.advance(params, tick, x)
+
+    mean = advance(mean)
+    covariance = _congruence(advance, covariance)
+    for loading in system.noise(params, tick):
+        for i, b in enumerate(loading):
+            for j, c in enumerate(loading):
+                covariance[i][j] = _plus(covariance[i][j], _times(b, c))
+    return (tuple(mean), _upper(covariance)), (predicted, variance)
+
+
+def _log_density(tick: Ticks, predicted: Scalar, variance: Scalar) -> Scalar:
+    residual = tick.reward - predicted
+    return -0.5 * tick.observed * (_LOG_2PI + jnp.log(variance) + residual * residual / variance)
+
+
+def log_likelihood(
+    system: System,
+    params: Params,
+    ticks: Ticks,
+    *,
+    windowed: bool,
+    nudges: tuple[Array, ...] | None = None,
+) -> Array:
+    """Log density of all logged rewards, the states integrated out exactly.
+
+    Parameters
+    ----------
+    system, params, ticks
+        The model, its parameters (scalars) and the run.
+    windowed
+        Whether any row averages several ticks (costs one more state).
+    nudges
+        One array of shape (ticks,) per state, added to the predicted state of each tick.  Only
+        their gradient is of use: see `smooth`.
+
+    Returns
+    -------
+    Array
+        A scalar.
+
+    Notes
+    -----
+    The scan keeps only its carry and recomputes the tick when it is differentiated: on a CPU this
+    is as fast as a hand-written adjoint, and every derivative stays available.
+    """
+
+    def step(carry: Any, tick_and_nudge: Any) -> tuple[Any, None]:
+        tick, nudge = tick_and_nudge
+        moments, total = carry
+        if nudge is not None:
+            mean = tuple(m + n for m, n in zip(moments[0], nudge, strict=False))
+            moments = ((*mean, *moments[0][len(mean) :]), moments[1])
+        moments, prediction = _filter_tick(system, params, tick, moments, windowed)
+        return (moments, total + _log_density(tick, *prediction)), None
+
+    zero = jnp.zeros((), dtype=jnp.result_type(float))
+    carry = (_start(system, params, windowed), zero)
+    step = jax.checkpoint(step, prevent_cse=False)
+    return lax.scan(step, carry, (ticks, nudges))[0][1]
+
+
+def filter_run(system: System, params: Params, ticks: Ticks, *, windowed: bool) -> Filtered:
+    """One-step-ahead predictions of every row and the state after the last tick.
+
+    Parameters
+    ----------
+    system, params, ticks, windowed
+        As for `log_likelihood`.
+
+    Returns
+    -------
+    Filtered
+    """
+
+    def step(moments: _Moments, tick: Ticks) -> tuple[_Moments, tuple[Scalar, Scalar, Scalar]]:
+        moments, (predicted, variance) = _filter_tick(system, params, tick, moments, windowed)
+        return moments, (predicted, variance, _log_density(tick, predicted, variance))
+
+    (mean, upper), rows = lax.scan(step, _start(system, params, windowed), ticks)
+    size = len(mean) - windowed
+    covariance = jnp.stack([jnp.stack(row[:size]) for row in _full(upper, len(mean))[:size]])
+    return Filtered(*rows, jnp.stack(mean[:size]), covariance)
+
+
+def smooth(system: System, params: Params, ticks: Ticks, *, windowed: bool) -> Array:
+    """Mean of the state before every tick, given all rows.
+
+    With ``g_t`` the gradient of the log likelihood in the predicted state of tick ``t``, the
+    smoothed noise of the tick before is ``Q g_t`` (the disturbance smoother of de Jong 1989 and
+    Koopman 1993), so the path is one forward pass of the recursion.
+
+    Parameters
+    ----------
+    system, params, ticks, windowed
+        As for `log_likelihood`.
+
+    Returns
+    -------
+    Array
+        Shape (ticks, size).
+    """
+    mean, deviation = system.start(params)
+    zero = jnp.zeros_like(ticks.reward)
+    gradients = jax.grad(
+        lambda nudges: log_likelihood(system, params, ticks, windowed=windowed, nudges=nudges)
+    )(tuple(zero for _ in mean))
+
+    def step(x: tuple[Scalar, ...], at: Any) -> tuple[tuple[Scalar, ...], Array]:
+        tick, ahead = at
+        moved = system.advance(params, tick, x)
+        for loading in system.noise(params, tick):
+            shock = sum(b * g for b, g in zip(loading, ahead, strict=True))
+            moved = tuple(m + b * shock for m, b in zip(moved, loading, strict=True))
+        return moved, jnp.stack(x)
+
+    first = tuple(m + d * d * g[0] for m, d, g in zip(mean, deviation, gradients, strict=True))
+    ahead = tuple(jnp.concatenate([g[1:], jnp.zeros_like(g[:1])]) for g in gradients)
+    return lax.scan(step, first, (ticks, ahead))[1]
+
+
+def row_means(system: System, params: Params, ticks: Ticks, states: Array) -> Array:
+    """Reward without sampling noise of the row that each tick ends or continues.
+
+    Parameters
+    ----------
+    system, params, ticks
+        As for `log_likelihood`.
+    states
+        State before every tick, shape (ticks, size).
+
+    Returns
+    -------
+    Array
+        Running mean of the row, shape (ticks,); the row's own value where it ends.
+    """
+
+    def step(running: Array, at: Any) -> tuple[Array, Array]:
+        tick, x = at
+        running = tick.keep * running + tick.share * system.observe(params, tick, tuple(x))
+        return running, running
+
+    return lax.scan(step, jnp.zeros((), states.dtype), (ticks, states))[1]
+
+
+def simulate(
+    system: System, params: Params, ticks: Ticks, key: Array, start: Array | None = None
+) -> tuple[Array, Array, Array]:
+    """Draw one run from the model.
+
+    Parameters
+    ----------
+    system, params, ticks
+        As for `log_likelihood`; ``ticks.reward`` and ``ticks.observed`` are not read.
+    key
+        JAX random key.
+    start
+        State before the first tick, shape (size,); drawn from the start distribution if None.
+
+    Returns
+    -------
+    states : Array
+        State before every tick, shape (ticks, size).
+    rewards : Array
+        Rewards with sampling noise of the row that each tick ends or continues, shape (ticks,).
+    end : Array
+        State after the last tick, shape (size,).
+    """
+    key_start, key_noise, key_rows = jax.random.split(key, 3)
+    dtype = jnp.result_type(float)
+    if start is None:
+        mean, deviation = (jnp.stack([jnp.asarray(v, dtype) for v in part]) for part in system.start(params))
+        start = mean + deviation * jax.random.normal(key_start, mean.shape, dtype)
+
+    def step(x: Array, at: Any) -> tuple[Array, Array]:
+        tick, key = at
+        moved = jnp.stack(system.advance(params, tick, tuple(x)))
+        for number, loading in enumerate(system.noise(params, tick)):
+            shock = jax.random.normal(jax.random.fold_in(key, number), (), dtype)
+            moved = moved + jnp.stack([jnp.asarray(b, dtype) for b in loading]) * shock
+        return moved, x
+
+    count = ticks.reward.shape[0]
+    end, states = lax.scan(step, start, (ticks, jax.random.split(key_noise, count)))
+    means = row_means(system, params, ticks, states)
+    variance = jax.vmap(lambda tick: jnp.asarray(system.sampling_variance(params, tick), dtype))(ticks)
+    return states, means + jnp.sqrt(variance) * jax.random.normal(key_rows, (count,), dtype), end
+
+
+def draw_states(
+    system: System, params: Params, ticks: Ticks, key: Array, *, windowed: bool
+) -> tuple[Array, Array]:
+    """Draw the path of the state given all rows (simulation smoother of Durbin & Koopman 2002).
+
+    A run drawn from the model is corrected by the smoothed difference between the real and the
+    drawn rewards; by linearity the result is an exact draw.
+
+    Parameters
+    ----------
+    system, params, ticks, key, windowed
+        As for `simulate` and `log_likelihood`.
+
+    Returns
+    -------
+    states : Array
+        State before every tick, shape (ticks, size).
+    end : Array
+        State after the last tick, shape (size,).
+    """
+    # One more tick, without a row, so that the state after the last tick is smoothed as well.
+    longer = jax.tree.map(lambda a: jnp.concatenate([a, a[-1:]]), ticks)
+    longer = longer._replace(observed=longer.observed.at[-1].set(0.0))
+    states, rewards, _ = simulate(system, params, longer, key)
+    centred = system._replace(start=lambda p: (tuple(0.0 for _ in system.start(p)[0]), system.start(p)[1]))
+    difference = longer._replace(reward=longer.reward - rewards)
+    states = states + smooth(centred, params, difference, windowed=windowed)
+    return states[:-1], states[-1]
