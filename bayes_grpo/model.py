@@ -36,7 +36,9 @@ class Data(NamedTuple):
     scale
         What the priors are measured in.
     constants
-        Known numbers of the recursion: ``optimizer_momentum``, ``updates_per_tick``.
+        Known numbers of the recursion: ``optimizer_momentum``, ``updates_per_tick``, and
+        ``updates_per_step``, the updates of one step of the recursion that ``momentum`` and ``pull``
+        belong to.
     """
 
     ticks: Ticks
@@ -326,6 +328,7 @@ def bind(model: Model, run: Run, horizon: int | None = None) -> tuple[Program, T
     constants = {
         "optimizer_momentum": settings.momentum,
         "updates_per_tick": float(timeline.updates_per_tick),
+        "updates_per_step": float(trajectory.updates_per_step(timeline.updates_per_tick)),
     }
     data = Data(pad_ticks(timeline.ticks, bucket(len(timeline.ticks.reward))), timeline.scale, constants)
     return program, timeline, data
@@ -335,9 +338,3 @@ def responses_of(trajectory: Trajectory, momentum: float) -> Callable[[np.ndarra
     """Per-tick responses of a trajectory at the run's momentum, as a function of learning rates."""
     return lambda rates: trajectory.responses(rates, momentum)
 
-
-def log_density(program: Program, draws: Mapping[str, Array], data: Data) -> Array:
-    """Log prior density of draws in their own units, a scalar."""
-    del data
-    terms = [program.model.priors[n].in_unit().log_prob(draws[n]) for n in program.sampled]
-    return jnp.sum(jnp.stack(terms)) if terms else jnp.zeros(())

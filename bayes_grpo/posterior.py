@@ -27,8 +27,10 @@ class Levels(NamedTuple):
     ----------
     params
         All numbers of the recursion in natural units.
-    initial_reward, reward_now, plateau
-        Expected reward at the start and after the last logged row, and the level it is heading for.
+    initial_reward, reward_now
+        Expected reward at the start and after the last logged row.
+    initial_plateau, plateau
+        The level that the reward is heading for, at the start and after the last logged row.
     end
         State after the last tick, shape (draws, size).
     """
@@ -36,6 +38,7 @@ class Levels(NamedTuple):
     params: dict[str, Array]
     initial_reward: Array
     reward_now: Array
+    initial_plateau: Array
     plateau: Array
     end: Array
 
@@ -65,7 +68,7 @@ def _levels(program: Program, data: Data, draw: Mapping[str, Array], key: Array)
     now = program.system.observe(params, tick, tuple(end))
     level = program.parts.plateau_index
     as_arrays = {name: jnp.asarray(value) for name, value in params.items()}
-    return Levels(as_arrays, states[0][0], now, end[level], end), states
+    return Levels(as_arrays, states[0][0], now, states[0][level], end[level], end), states
 
 
 def _paths(
@@ -105,32 +108,38 @@ def levels_and_paths(
     program, data
         From `bayes_grpo.model.bind`.
     draws
-        Draws in the priors' own units, shape (draws,) each.
+        Draws in the priors' own units, shape (chains, draws) each.
     seed
         Seed of the states' draws.
     thin
-        Curves are kept for every ``thin``-th draw.
+        Curves are kept for every ``thin``-th draw of a chain.
 
     Returns
     -------
     Levels
-        For every draw.
+        For every draw, with leading axes (chains, draws).
     Paths
-        For every ``thin``-th draw.
+        For every ``thin``-th draw, with leading axes (chains, draws / thin).
     """
-    count = len(next(iter(draws.values())))
-    keys = jax.random.split(jax.random.key(seed), count)
-    if thin == 1:
-        return jax.tree.map(np.asarray, _compiled(program, True)(data, draws, keys))
-    levels, _ = _compiled(program, False)(data, draws, keys)
-    some = {name: values[::thin] for name, values in draws.items()}
-    _, paths = _compiled(program, True)(data, some, keys[::thin])
-    return jax.tree.map(np.asarray, (levels, paths))
+    shape = next(iter(draws.values())).shape
+    keys = jax.random.split(jax.random.key(seed), shape)
+    flat = lambda a: a.reshape((-1, *a.shape[2:]))  # noqa: E731
+    levels, paths = _compiled(program, thin == 1)(
+        data, {name: flat(values) for name, values in draws.items()}, flat(keys)
+    )
+    if thin > 1:
+        some = {name: flat(values[:, ::thin]) for name, values in draws.items()}
+        _, paths = _compiled(program, True)(data, some, flat(keys[:, ::thin]))
+    back = lambda a: np.asarray(a).reshape((shape[0], -1, *a.shape[1:]))  # noqa: E731
+    return jax.tree.map(back, (levels, paths))
 
 
 @lru_cache(maxsize=32)
 def _forecaster(program: Program) -> Any:
-    def one(ticks: Ticks, first: Array, last: Array, params: Any, end: Array, key: Array) -> Any:
+    def one(
+        data: Data, ticks: Ticks, first: Array, last: Array, draw: Any, end: Array, key: Array
+    ) -> Any:
+        params = program.params(draw, data)
         key_path, key_rows = jax.random.split(key)
         states, _, _ = simulate(program.system, params, ticks, key_path, start=end)
         batch_means = row_means(program.system, params, ticks, states)
@@ -142,12 +151,12 @@ def _forecaster(program: Program) -> Any:
         return mean, mean + jnp.sqrt(variance) * noise
 
     def run(
-        ticks: Ticks, first: Array, last: Array, params: Any, ends: Array, keys: Array
+        data: Data, ticks: Ticks, first: Array, last: Array, draws: Any, ends: Array, keys: Array
     ) -> tuple[Array, Array]:
         batch = max(1, BATCH_CELLS // ticks.reward.shape[0])
         return jax.lax.map(
-            lambda at: one(ticks, first, last, *at),
-            (params, ends, keys),
+            lambda at: one(data, ticks, first, last, *at),
+            (draws, ends, keys),
             batch_size=min(batch, len(keys)),
         )
 
@@ -156,10 +165,11 @@ def _forecaster(program: Program) -> Any:
 
 def forecast_draws(
     program: Program,
+    data: Data,
     ticks: Ticks,
     first: np.ndarray,
     last: np.ndarray,
-    params: Mapping[str, np.ndarray],
+    draws: Mapping[str, np.ndarray],
     ends: np.ndarray,
     seed: int,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -167,12 +177,12 @@ def forecast_draws(
 
     Parameters
     ----------
-    program
-        The model.
+    program, data
+        From `bayes_grpo.model.bind`.
     ticks, first, last
         From `bayes_grpo.timeline.future_ticks`.
-    params
-        Numbers of the recursion in natural units, shape (draws,) each.
+    draws
+        Draws in the priors' own units, shape (draws,) each.
     ends
         State after the last logged tick, shape (draws, size).
     seed
@@ -185,6 +195,6 @@ def forecast_draws(
     """
     keys = jax.random.split(jax.random.key(seed), len(ends))
     mean, observed = _forecaster(program)(
-        ticks, jnp.asarray(first), jnp.asarray(last), dict(params), ends, keys
+        data, ticks, jnp.asarray(first), jnp.asarray(last), dict(draws), ends, keys
     )
     return np.asarray(mean), np.asarray(observed)

@@ -58,6 +58,8 @@ class Trajectory:
     responses
         ``responses(learning_rate, momentum)`` of shape (ticks, updates per tick): per-tick numbers
         computed once from the schedule.
+    step_is_update
+        Whether ``momentum`` and ``pull`` are those of one optimizer update (else: of one tick).
     """
 
     name: str
@@ -71,6 +73,11 @@ class Trajectory:
     observe: Callable[[Params, Ticks, Sequence[Scalar]], Scalar]
     shocks: Callable[[Params, Ticks], Sequence[State]]
     responses: Responses = no_responses
+    step_is_update: bool = False
+
+    def updates_per_step(self, updates_per_tick: int) -> int:
+        """Optimizer updates of one step of the recursion that momentum and pull belong to."""
+        return 1 if self.step_is_update else updates_per_tick
 
 
 def momentum_and_pull(relaxation_time: Scalar, damping: Scalar) -> tuple[Scalar, Scalar]:
@@ -262,6 +269,7 @@ HOLD_AND_REFRESH = Trajectory(
     observe=_first,
     shocks=_block_shocks,
     responses=block_responses,
+    step_is_update=True,
 )
 
 
@@ -318,6 +326,7 @@ def constant_lag(lag: int) -> Trajectory:
         advance=advance,
         observe=observe,
         shocks=shocks,
+        step_is_update=True,
     )
 
 
