@@ -87,7 +87,8 @@ def to_numbers(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     Returns
     -------
     frame : pandas.DataFrame
-        Numeric columns only.
+        Numeric columns only. A column that is empty in every row is as good as absent and is left
+        out, unless it is the reward.
     notes : tuple of str
         Which of the other columns were left out because they hold no numbers.
 
@@ -101,7 +102,8 @@ def to_numbers(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     for name in frame.columns:
         values, bad = _numbers(frame[name])
         if bad is None:
-            columns[name] = values
+            if name == "reward" or not np.isnan(values).all():
+                columns[name] = values
         elif name in (*CANONICAL, *COUNTS):
             cell = frame[name].iloc[bad]
             raise InputError(
@@ -151,7 +153,8 @@ def number_steps(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
         if wrong.any():
             at = int(np.argmax(wrong))
             raise InputError(
-                f"row {frame.index[at] + 1}, column 'step': found {steps[at]:g}, expected {expected}"
+                f"row {frame.index[at] + 1}, column 'step': found {steps[at]:g}, "
+                f"expected {expected}"
             )
     back = np.diff(steps) < 0
     if back.any():
@@ -297,6 +300,11 @@ def add_counts(
         if steps[0] > spacing:
             notes.append(f"the log starts at step {steps[0]}: what came before is not modelled")
         frame["updates"] = np.diff(steps, prepend=steps[0] - first) * updates_per_step
+    elif len(frame) > 4 and (np.diff(frame["updates"]) > 0).all():
+        raise InputError(
+            "column 'updates' rises in every row like a counter: expected the optimizer updates "
+            "between one row and the next; rename it ('step' if it counts the steps)"
+        )
     frame["updates"] = _counts(frame, "updates", lowest=1)
     if "generations" not in frame.columns:
         in_window = np.maximum(1, frame["updates"].to_numpy() // refresh_interval)
