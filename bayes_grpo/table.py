@@ -11,6 +11,10 @@ from bayes_grpo.errors import InputError
 
 COUNTS = ("updates", "generations")
 
+# Above these a number is a slip, and arithmetic with it would overflow.
+_LARGEST_STEP = 2.0**53
+_LARGEST_REWARD = 1e100
+
 # Ways in which logs write that there is no number.
 _BLANKS = frozenset({"", "nan", "none", "null", "na", "n/a", "<na>", "-"})
 
@@ -149,6 +153,7 @@ def number_steps(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
         (~np.isfinite(steps), "a number"),
         (steps != np.floor(steps), "a whole number (drop the column to have the rows numbered)"),
         (steps < 0, "0 or more"),
+        (steps > _LARGEST_STEP, "a step counter"),
     ):
         if wrong.any():
             at = int(np.argmax(wrong))
@@ -182,7 +187,7 @@ def check_ranges(frame: pd.DataFrame) -> None:
         outside 0 to 1.
     """
     limits = {
-        "reward": (-math.inf, math.inf, "a finite number"),
+        "reward": (-_LARGEST_REWARD, _LARGEST_REWARD, "a finite number"),
         "learning_rate": (0.0, math.inf, "a finite number of at least 0"),
         "reward_std": (0.0, math.inf, "a finite number of at least 0"),
         "zero_std_fraction": (0.0, 1.0, "a fraction between 0 and 1"),
@@ -222,7 +227,9 @@ def merge_equal_steps(frame: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray, tu
     batches = grouped["reward"].count().to_numpy()
     if frame["step"].is_unique:
         return frame.reset_index(drop=True), batches, ()
-    merged = grouped.mean()
+    # A companion column may hold infinities or absurd values; they are its own affair.
+    with np.errstate(over="ignore", invalid="ignore"):
+        merged = grouped.mean()
     for name, how in (("updates", "max"), ("generations", "sum")):
         if name in frame.columns:
             merged[name] = grouped[name].agg(how)
@@ -339,7 +346,7 @@ def ordered(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _counts(frame: pd.DataFrame, name: str, lowest: int) -> np.ndarray:
     values = frame[name].to_numpy(dtype=float)
-    wrong = ~(np.isfinite(values) & (values == np.floor(values)) & (values >= lowest))
+    wrong = ~((values == np.floor(values)) & (values >= lowest) & (values <= _LARGEST_STEP))
     if wrong.any():
         at = int(np.argmax(wrong))
         raise InputError(

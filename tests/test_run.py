@@ -141,6 +141,7 @@ def test_no_reward_names_the_look_alike():
         ([0.1, np.nan, np.nan, np.nan], "only 1 row has a reward"),
         ([0.5] * 4, "the reward is 0.5 in all of the 4 rows"),
         ([0.1, 0.2, np.inf, 0.3], "row 3, column 'reward': found inf, expected a finite number"),
+        ([0.1, -1e300, 0.1, 0.3], "row 2, column 'reward': found -1e\\+300, expected a finite"),
         ([0.1, 0.2, "oops", 0.3], "row 3, column 'reward': found 'oops', expected a number"),
         ([0.1, 0.2, 0.3, [0.1]], r"row 4, column 'reward': found \[0.1\], expected a number"),
     ],
@@ -157,6 +158,7 @@ def test_unusable_rewards(rewards, match):
         ([1, 2, np.inf, 4], "row 3, column 'step': found inf"),
         ([0.25, 0.5, 0.75, 1], "row 1, column 'step': found 0.25, expected a whole number"),
         ([-1, 0, 1, 2], "row 1, column 'step': found -1, expected 0 or more"),
+        ([1, 2, 3, 1e300], "row 4, column 'step': found 1e\\+300, expected a step counter"),
         ([3, 3, 3, 3], "only 1 row has a reward"),
     ],
 )

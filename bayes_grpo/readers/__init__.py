@@ -56,6 +56,9 @@ def read_run(path: str | os.PathLike[str], **settings: Any) -> Run:
     if path.is_dir():
         logs = _logs_in(path)
         if len(logs) > 1:
+            # A README or a configuration beside the log is no second log.
+            logs = [file for file in logs if _is_known(file)] or logs
+        if len(logs) > 1:
             raise InputError(
                 f"{path}: the folder holds {len(logs)} files, expected one log: name one, "
                 "or use read_runs"
@@ -192,6 +195,11 @@ def _read_file(path: Path, settings: dict[str, Any]) -> list[Run]:
         ]
     except InputError as error:
         raise error.at(str(path)) from error.__cause__
+
+
+def _is_known(path: Path) -> bool:
+    head = read_head(path)
+    return any(reader.sniff(path, head) for reader in READERS)
 
 
 def _reader(path: Path, head: str) -> Reader:

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from bayes_grpo.columns import CANONICAL, candidates
@@ -150,7 +151,8 @@ def _with_columns(rows: pd.DataFrame, other: pd.DataFrame, held_out: bool) -> pd
     if not wanted:
         return rows
     added = other[[*wanted]].map(_number_or_nan).rename(columns=wanted)
-    means = added.groupby(_steps(other)).mean()
+    with np.errstate(over="ignore", invalid="ignore"):  # infinities are checked later
+        means = added.groupby(_steps(other)).mean()
     kept = rows.drop(columns=[name for name in means.columns if name in rows.columns])
     steps = _steps(rows)
     return kept.assign(**{name: steps.map(means[name]) for name in means.columns})
