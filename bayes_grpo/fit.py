@@ -140,11 +140,15 @@ class Fit:
         if kind not in ("observed", "mean"):
             raise InputError(f"forecast kind is {kind!r}: expected 'observed' or 'mean'")
         if not all(0 <= q <= 1 for q in quantiles):
-            raise InputError(f"forecast quantiles are {tuple(quantiles)}: expected numbers in [0, 1]")
+            raise InputError(
+                f"forecast quantiles are {tuple(quantiles)}: expected numbers in [0, 1]"
+            )
         wanted = self._future_steps(steps)
         mean, observed = self.forecast_draws(wanted)
         draws = observed if kind == "observed" else mean
-        columns = {f"q{100 * q:04.1f}".removesuffix(".0"): np.quantile(draws, q, axis=0) for q in quantiles}
+        columns = {
+            f"q{100 * q:04.1f}".removesuffix(".0"): np.quantile(draws, q, axis=0) for q in quantiles
+        }
         return pd.DataFrame(
             {"step": wanted, "mean": draws.mean(axis=0), "sd": draws.std(axis=0), **columns}
         )
@@ -174,14 +178,19 @@ class Fit:
         width = int(rewarded["updates"].median()) if timeline.windowed else 1
         posterior = self.idata["posterior"]
         flat = {
-            name: values.to_numpy().reshape(-1) for name, values in self.idata["prior_units"].items()
+            name: values.to_numpy().reshape(-1)
+            for name, values in self.idata["prior_units"].items()
         }
         ends = posterior["end_state"].to_numpy().reshape(-1, posterior.sizes["state"])
         with float64():
-            ticks, first, last = future_ticks(
-                timeline, responses_of(program.parts, settings.momentum), updates, width, generations
+            future = future_ticks(
+                timeline,
+                responses_of(program.parts, settings.momentum),
+                updates,
+                width,
+                generations,
             )
-            mean, observed = forecast_draws(program, data, ticks, first, last, flat, ends, self.seed + 1)
+            mean, observed = forecast_draws(program, data, future, flat, ends, self.seed + 1)
         bounds = settings.reward_bounds
         if bounds is None:
             return mean, observed
@@ -296,11 +305,13 @@ def fit(
     sampling = Sampling(chains, tune, draws, target_accept)
     with float64():
         program, timeline, data = bind(checked, run, horizon)
-        with progress_bar(chains * (tune + draws), f"{checked.name}: {run.name}", progress) as report:
+        with progress_bar(
+            chains * (tune + draws), f"{checked.name}: {run.name}", progress
+        ) as report:
             drawn = sample(program, data, sampling, seed, report)
         thin = _thinning(chains * draws * len(data.ticks.reward), draws)
         levels, paths = levels_and_paths(program, data, drawn.values, seed, thin)
-    idata = assemble(run, checked, program, timeline, drawn, levels, paths, thin)
+        idata = assemble(run, checked, program, timeline, drawn, levels, paths, thin)
     idata.attrs.update(sampling=str(sampling), seed=seed, horizon=timeline.planned_step)
     result = Fit(run, checked, idata, int(timeline.planned_step), seed)
     if not result.convergence.converged:
@@ -310,4 +321,6 @@ def fit(
 
 def _thinning(cells: int, draws: int) -> int:
     """Smallest divisor of the number of draws that keeps stored curves below `MAX_CELLS`."""
-    return next(n for n in range(1, draws + 1) if draws % n == 0 and (cells / n <= MAX_CELLS or n == draws))
+    return next(
+        n for n in range(1, draws + 1) if draws % n == 0 and (cells / n <= MAX_CELLS or n == draws)
+    )

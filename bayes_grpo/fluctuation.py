@@ -41,7 +41,9 @@ class Fluctuation:
 
 def shock_sd(params: Params) -> Scalar:
     """Standard deviation of the random force per step of the recursion at the reference rate."""
-    return params["fluctuation_sd"] / jnp.sqrt(stationary_variance(params["momentum"], params["pull"]))
+    return params["fluctuation_sd"] / jnp.sqrt(
+        stationary_variance(params["momentum"], params["pull"])
+    )
 
 
 def _process(trajectory: Trajectory, params: Params, tick: Ticks) -> Sequence[State]:

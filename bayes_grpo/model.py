@@ -141,7 +141,9 @@ class Program:
         data
             The run.
         """
-        draws = {name: numpyro.sample(name, self.model.priors[name].in_unit()) for name in self.sampled}
+        draws = {
+            name: numpyro.sample(name, self.model.priors[name].in_unit()) for name in self.sampled
+        }
         density = log_likelihood(
             self.system, self.params(draws, data), data.ticks, windowed=self.windowed
         )
@@ -150,7 +152,9 @@ class Program:
 
 def available_models() -> dict[str, str]:
     """Names of the models that ship with the package, with their descriptions."""
-    return {path.stem: load_model(path.stem).description for path in sorted(models_dir().glob("*.toml"))}
+    return {
+        path.stem: load_model(path.stem).description for path in sorted(models_dir().glob("*.toml"))
+    }
 
 
 def load_model(model: str | Path | Model) -> Model:
@@ -215,7 +219,9 @@ def parse_model(text: str, name: str, where: str) -> Model:
     known = {"description", "trajectory", "fluctuation", "measurement", "priors"}
     for key in content:
         if key not in known:
-            raise ModelFileError(f"{where}: unknown entry '{key}'; known: {', '.join(sorted(known))}")
+            raise ModelFileError(
+                f"{where}: unknown entry '{key}'; known: {', '.join(sorted(known))}"
+            )
     trajectory = _part(content, "trajectory", TRAJECTORIES, where)
     measurement = _part(content, "measurement", MEASUREMENTS, where)
     fluctuation = content.get("fluctuation", [])
@@ -316,7 +322,9 @@ def bind(model: Model, run: Run, horizon: int | None = None) -> tuple[Program, T
     """
     settings = run.settings
     # Lag matters only to a trajectory that knows about it; others then share one program.
-    lags = (settings.lag_pattern, settings.lag) if model.trajectory == "closed_form" else ("hold", 0)
+    lags = (
+        (settings.lag_pattern, settings.lag) if model.trajectory == "closed_form" else ("hold", 0)
+    )
     trajectory = TRAJECTORIES[model.trajectory](*lags)
     timeline = build_timeline(
         run,
@@ -330,11 +338,14 @@ def bind(model: Model, run: Run, horizon: int | None = None) -> tuple[Program, T
         "updates_per_tick": float(timeline.updates_per_tick),
         "updates_per_step": float(trajectory.updates_per_step(timeline.updates_per_tick)),
     }
-    data = Data(pad_ticks(timeline.ticks, bucket(len(timeline.ticks.reward))), timeline.scale, constants)
+    data = Data(
+        pad_ticks(timeline.ticks, bucket(len(timeline.ticks.reward))), timeline.scale, constants
+    )
     return program, timeline, data
 
 
-def responses_of(trajectory: Trajectory, momentum: float) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
+def responses_of(
+    trajectory: Trajectory, momentum: float
+) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
     """Per-tick responses of a trajectory at the run's momentum, as a function of learning rates."""
     return lambda rates: trajectory.responses(rates, momentum)
-

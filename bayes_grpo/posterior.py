@@ -4,8 +4,8 @@ For each draw the states are drawn given all rows (the filter has integrated the
 plateau, first reward and the latent curve are exact joint draws with the parameters.
 """
 
-from collections.abc import Mapping
-from functools import lru_cache, partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -14,9 +14,17 @@ import numpy as np
 from jax import Array
 
 from bayes_grpo.model import Data, Program
-from bayes_grpo.statespace import Ticks, draw_states, filter_run, row_means, simulate
+from bayes_grpo.statespace import (
+    Noise,
+    Ticks,
+    draw_states,
+    filter_run,
+    noise_shapes,
+    row_means,
+    simulate,
+)
 
-BATCH_CELLS = 500_000
+BATCH_CELLS = 1_100_000
 """Draws times ticks that are worked on at once: bounds the memory that long runs need."""
 
 
@@ -61,9 +69,11 @@ class Paths(NamedTuple):
     log_likelihood: Array
 
 
-def _levels(program: Program, data: Data, draw: Mapping[str, Array], key: Array) -> tuple[Levels, Array]:
+def _levels(
+    program: Program, data: Data, draw: Mapping[str, Array], noise: Noise
+) -> tuple[Levels, Array]:
     params = program.params(draw, data)
-    states, end = draw_states(program.system, params, data.ticks, key, windowed=program.windowed)
+    states, end = draw_states(program.system, params, data.ticks, noise, windowed=program.windowed)
     tick = jax.tree.map(lambda a: a[-1], data.ticks)
     now = program.system.observe(params, tick, tuple(end))
     level = program.parts.plateau_index
@@ -71,31 +81,72 @@ def _levels(program: Program, data: Data, draw: Mapping[str, Array], key: Array)
     return Levels(as_arrays, states[0][0], now, states[0][level], end[level], end), states
 
 
-def _paths(
-    program: Program, data: Data, draw: Mapping[str, Array], key: Array
+def _levels_only(
+    program: Program, data: Data, draw: Mapping[str, Array], noise: Noise, replicate: Noise
+) -> Levels:
+    del replicate
+    return _levels(program, data, draw, noise)[0]
+
+
+def _levels_and_paths(
+    program: Program, data: Data, draw: Mapping[str, Array], noise: Noise, replicate: Noise
 ) -> tuple[Levels, Paths]:
-    levels, states = _levels(program, data, draw, key)
+    levels, states = _levels(program, data, draw, noise)
     params = program.params(draw, data)
     latent = row_means(program.system, params, data.ticks, states)
-    _, replicate, _ = simulate(
-        program.system, params, data.ticks, jax.random.fold_in(key, 1), start=states[0]
-    )
+    _, rewards, _ = simulate(program.system, params, data.ticks, replicate, start=states[0])
     rows = filter_run(program.system, params, data.ticks, windowed=program.windowed).log_density
-    return levels, Paths(latent, replicate, rows)
+    return levels, Paths(latent, rewards, rows)
 
 
-@lru_cache(maxsize=32)
-def _compiled(program: Program, with_paths: bool) -> Any:
-    if with_paths:
-        one = partial(_paths, program)
-    else:
-        one = lambda data, draw, key: (_levels(program, data, draw, key)[0], None)  # noqa: E731
+def _future(
+    program: Program,
+    data: Data,
+    future: tuple[Ticks, Array, Array],
+    draw: Mapping[str, Array],
+    end: Array,
+    noise: Noise,
+) -> tuple[Array, Array]:
+    ticks, first, last = future
+    params = program.params(draw, data)
+    states, _, _ = simulate(program.system, params, ticks, noise, start=end)
+    total = jnp.concatenate(
+        [jnp.zeros(1), jnp.cumsum(row_means(program.system, params, ticks, states))]
+    )
+    mean = (total[last + 1] - total[first]) / (last + 1 - first)
+    rows = jax.tree.map(lambda a: a[last], ticks)
+    variance = jax.vmap(lambda tick: program.system.sampling_variance(params, tick))(rows)
+    return mean, mean + jnp.sqrt(variance) * noise.rows[last]
 
-    def run(data: Data, draws: Mapping[str, Array], keys: Array) -> Any:
-        batch = max(1, BATCH_CELLS // data.ticks.reward.shape[0])
-        return jax.lax.map(lambda at: one(data, *at), (draws, keys), batch_size=min(batch, len(keys)))
+
+@lru_cache(maxsize=64)
+def _compiled(program: Program, what: Callable[..., Any]) -> Any:
+    """``what`` for many draws at once; its first arguments are the same for all of them."""
+
+    def run(common: tuple[Any, ...], each: tuple[Any, ...]) -> Any:
+        return jax.vmap(lambda *own: what(program, *common, *own))(*each)
 
     return jax.jit(run)
+
+
+def _in_batches(
+    function: Callable[..., Any],
+    common: tuple[Any, ...],
+    each: tuple[Any, ...],
+    shapes: Sequence[Noise],
+    rng: np.random.Generator,
+) -> Any:
+    """Apply a compiled function to draws, a batch of one size at a time, with fresh noise."""
+    count = jax.tree.leaves(each)[0].shape[0]
+    ticks = shapes[0].rows[0]
+    size = -(-count // -(-count * ticks // BATCH_CELLS))
+    parts = []
+    for begin in range(0, count, size):
+        chosen = np.minimum(np.arange(begin, begin + size), count - 1)
+        own = jax.tree.map(lambda a, chosen=chosen: a[chosen], each)
+        noise = (Noise(*(rng.standard_normal((size, *shape)) for shape in s)) for s in shapes)
+        parts.append(jax.tree.map(np.asarray, function(common, (*own, *noise))))
+    return jax.tree.map(lambda *arrays: np.concatenate(arrays)[:count], *parts)
 
 
 def levels_and_paths(
@@ -121,54 +172,25 @@ def levels_and_paths(
     Paths
         For every ``thin``-th draw, with leading axes (chains, draws / thin).
     """
-    shape = next(iter(draws.values())).shape
-    keys = jax.random.split(jax.random.key(seed), shape)
+    chains = next(iter(draws.values())).shape[0]
+    shape = _noise_shapes(program, data, data.ticks, draws)
+    rng = np.random.default_rng(seed)
     flat = lambda a: a.reshape((-1, *a.shape[2:]))  # noqa: E731
-    levels, paths = _compiled(program, thin == 1)(
-        data, {name: flat(values) for name, values in draws.items()}, flat(keys)
-    )
+    with_paths = _compiled(program, _levels_and_paths)
+    some = {name: flat(values[:, ::thin]) for name, values in draws.items()}
+    levels, paths = _in_batches(with_paths, (data,), (some,), (shape, shape), rng)
     if thin > 1:
-        some = {name: flat(values[:, ::thin]) for name, values in draws.items()}
-        _, paths = _compiled(program, True)(data, some, flat(keys[:, ::thin]))
-    back = lambda a: np.asarray(a).reshape((shape[0], -1, *a.shape[1:]))  # noqa: E731
+        every = {name: flat(values) for name, values in draws.items()}
+        only = _compiled(program, _levels_only)
+        levels = _in_batches(only, (data,), (every,), (shape, shape), rng)
+    back = lambda a: a.reshape((chains, -1, *a.shape[1:]))  # noqa: E731
     return jax.tree.map(back, (levels, paths))
-
-
-@lru_cache(maxsize=32)
-def _forecaster(program: Program) -> Any:
-    def one(
-        data: Data, ticks: Ticks, first: Array, last: Array, draw: Any, end: Array, key: Array
-    ) -> Any:
-        params = program.params(draw, data)
-        key_path, key_rows = jax.random.split(key)
-        states, _, _ = simulate(program.system, params, ticks, key_path, start=end)
-        batch_means = row_means(program.system, params, ticks, states)
-        total = jnp.concatenate([jnp.zeros(1), jnp.cumsum(batch_means)])
-        mean = (total[last + 1] - total[first]) / (last + 1 - first)
-        rows = jax.tree.map(lambda a: a[last], ticks)
-        variance = jax.vmap(lambda tick: program.system.sampling_variance(params, tick))(rows)
-        noise = jax.random.normal(key_rows, mean.shape)
-        return mean, mean + jnp.sqrt(variance) * noise
-
-    def run(
-        data: Data, ticks: Ticks, first: Array, last: Array, draws: Any, ends: Array, keys: Array
-    ) -> tuple[Array, Array]:
-        batch = max(1, BATCH_CELLS // ticks.reward.shape[0])
-        return jax.lax.map(
-            lambda at: one(data, ticks, first, last, *at),
-            (draws, ends, keys),
-            batch_size=min(batch, len(keys)),
-        )
-
-    return jax.jit(run)
 
 
 def forecast_draws(
     program: Program,
     data: Data,
-    ticks: Ticks,
-    first: np.ndarray,
-    last: np.ndarray,
+    future: tuple[Ticks, np.ndarray, np.ndarray],
     draws: Mapping[str, np.ndarray],
     ends: np.ndarray,
     seed: int,
@@ -179,8 +201,8 @@ def forecast_draws(
     ----------
     program, data
         From `bayes_grpo.model.bind`.
-    ticks, first, last
-        From `bayes_grpo.timeline.future_ticks`.
+    future
+        Ticks, first and last tick of each row: from `bayes_grpo.timeline.future_ticks`.
     draws
         Draws in the priors' own units, shape (draws,) each.
     ends
@@ -193,8 +215,15 @@ def forecast_draws(
     mean, observed : ndarray
         Reward without and with sampling noise, shape (draws, steps).
     """
-    keys = jax.random.split(jax.random.key(seed), len(ends))
-    mean, observed = _forecaster(program)(
-        data, ticks, jnp.asarray(first), jnp.asarray(last), dict(draws), ends, keys
+    shape = _noise_shapes(program, data, future[0], draws)
+    rng = np.random.default_rng(seed)
+    return _in_batches(
+        _compiled(program, _future), (data, future), (dict(draws), ends), (shape,), rng
     )
-    return np.asarray(mean), np.asarray(observed)
+
+
+def _noise_shapes(
+    program: Program, data: Data, ticks: Ticks, draws: Mapping[str, np.ndarray]
+) -> Noise:
+    first = {name: values.flat[0] for name, values in draws.items()}
+    return noise_shapes(program.system, program.params(first, data), ticks)

@@ -14,6 +14,7 @@ from bayes_grpo.reduction import curvature, oscillation_period, temperature
 from bayes_grpo.run import Run
 from bayes_grpo.sampler import Draws
 from bayes_grpo.timeline import Timeline
+from bayes_grpo.trajectory import damping_ratio
 
 FORMAT = 1
 """Version of the layout of a saved fit."""
@@ -93,7 +94,10 @@ def assemble(
                 {
                     "updates": ("step", timeline.row_updates),
                     "generations": ("step", rows["generations"].to_numpy()),
-                    "relative_learning_rate": ("step", timeline.ticks.learning_rate[timeline.row_tick]),
+                    "relative_learning_rate": (
+                        "step",
+                        timeline.ticks.learning_rate[timeline.row_tick],
+                    ),
                 },
                 coords={"step": steps},
             ),
@@ -131,11 +135,12 @@ def _quantities(run: Run, program: Program, levels: Levels) -> dict[str, np.ndar
         "initial_reward": levels.initial_reward,
         "initial_plateau": levels.initial_plateau,
         "relaxation_time": params["relaxation_time"],
-        "damping_ratio": (1 - np.sqrt(momentum)) / np.sqrt(pull),
-        "effective_momentum": momentum,
-        "oscillation_period": oscillation_period(momentum, pull) * per_step,
         "curvature": curvature(params["relaxation_time"], run.settings),
     }
+    if np.any(momentum > 0):  # without momentum there is no oscillator to speak of
+        found["damping_ratio"] = np.asarray(damping_ratio(momentum, pull))
+        found["effective_momentum"] = momentum
+        found["oscillation_period"] = oscillation_period(momentum, pull) * per_step
     if "shock_sd" in params:
         diffusion = params["shock_sd"] / (1 - momentum) / np.sqrt(per_step)
         found["temperature"] = temperature(diffusion, run.settings)
@@ -157,5 +162,7 @@ def _log_prior(
         prior = model.priors[name]
         if prior.gaussian:
             mean, sd = prior.moments(timeline.scale)
-            densities[name] = -0.5 * ((starts[name] - mean) / sd) ** 2 - np.log(sd * np.sqrt(2 * np.pi))
+            densities[name] = -0.5 * ((starts[name] - mean) / sd) ** 2 - np.log(
+                sd * np.sqrt(2 * np.pi)
+            )
     return {name: np.asarray(values) for name, values in densities.items()}

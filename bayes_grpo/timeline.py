@@ -108,7 +108,9 @@ def build_timeline(
         length *= merged
     count = int(-(-done[-1] // length))
 
-    first, last = _row_ticks(table["updates"].to_numpy(dtype=np.int64), done, length, settings.row_average)
+    first, last = _row_ticks(
+        table["updates"].to_numpy(dtype=np.int64), done, length, settings.row_average
+    )
     reward = table["reward"].to_numpy(dtype=float)
     generations = table["generations"].to_numpy(dtype=float)
     has_reward = np.isfinite(reward)
@@ -131,7 +133,9 @@ def build_timeline(
         if ticks.observed[b]:  # a row between two refreshes repeats a batch that was logged already
             rows[-1] = int(row)
             weight += 1 / ticks.row_variance[b]
-            reward[row] = ticks.reward[b] + (reward[row] - ticks.reward[b]) * generations[row] / weight
+            reward[row] = (
+                ticks.reward[b] + (reward[row] - ticks.reward[b]) * generations[row] / weight
+            )
         else:
             rows.append(int(row))
             ticks.share[a : b + 1] = 1 / (b - a + 1)
@@ -141,7 +145,9 @@ def build_timeline(
         ticks.reward[b] = reward[row]
         ticks.row_variance[b] = 1 / weight
     if len(rows) < has_reward.sum():
-        notes.append(f"{has_reward.sum() - len(rows)} rows share a rollout batch with another: averaged")
+        notes.append(
+            f"{has_reward.sum() - len(rows)} rows share a rollout batch with another: averaged"
+        )
     kept = np.array(rows)
     return Timeline(
         ticks=ticks,

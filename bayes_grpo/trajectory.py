@@ -139,7 +139,9 @@ def _derive_free(params: Params) -> dict[str, Any]:
 
 def _advance_second_order(params: Params, tick: Ticks, x: Sequence[Scalar]) -> State:
     reward, velocity, plateau = x
-    velocity = params["momentum"] * velocity - params["pull"] * tick.learning_rate * (reward - plateau)
+    velocity = params["momentum"] * velocity - params["pull"] * tick.learning_rate * (
+        reward - plateau
+    )
     return reward + velocity, velocity, plateau
 
 
