@@ -111,7 +111,7 @@ def build_timeline(
     first, last = _row_ticks(
         table["updates"].to_numpy(dtype=np.int64), done, length, settings.row_average
     )
-    reward = table["reward"].to_numpy(dtype=float)
+    reward = table["reward"].to_numpy(dtype=float, copy=True)  # a view of a frame is read-only
     generations = table["generations"].to_numpy(dtype=float)
     has_reward = np.isfinite(reward)
     spread = float(np.std(reward[has_reward]))
@@ -151,7 +151,7 @@ def build_timeline(
     kept = np.array(rows)
     return Timeline(
         ticks=ticks,
-        windowed=bool(np.any(first[kept] < last[kept])),
+        windowed=bool(np.any(ticks.keep > 0)),
         rows=kept,
         row_tick=last[kept],
         row_updates=done[kept],
