@@ -55,7 +55,7 @@ class Null:
     smallest: np.ndarray
 
     def band(self, level: float) -> tuple[np.ndarray, np.ndarray]:
-        """Lowest and highest count at each rank inside the simultaneous band, (VALUES - 1,) each."""
+        """Lowest and highest count at each rank in the simultaneous band, (VALUES - 1,) each."""
         inside = self.depth >= np.quantile(self.smallest, 1 - level)
         return inside.argmax(axis=1), inside.shape[1] - 1 - inside[:, ::-1].argmax(axis=1)
 
@@ -106,7 +106,8 @@ def draw_figure(ranks: dict[str, np.ndarray], title: str, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     # Okabe-Ito: told apart by every kind of colour vision, and in grey.
-    band_colour, line_colour, out_colour = "#56B4E9", "#000000", "#D55E00"
+    shade = {"color": "#56B4E9", "alpha": 0.45, "lw": 0}
+    line_colour, out_colour = "#000000", "#D55E00"
     columns = 5
     blocks = -(-len(ranks) // columns)
     figure, axes = plt.subplots(
@@ -130,14 +131,14 @@ def draw_figure(ranks: dict[str, np.ndarray], title: str, path: Path) -> None:
         top, bottom = axes[2 * block, column], axes[2 * block + 1, column]
         top.set_visible(True)
         bottom.set_visible(True)
-        top.fill_between(at, low / count - at, high / count - at, color=band_colour, alpha=0.45, lw=0)
+        top.fill_between(at, low / count - at, high / count - at, **shade)
         top.axhline(0, color="0.4", lw=0.7, ls="--")
         top.plot(at, difference, color=line_colour, lw=1.2)
         top.plot(at[out], difference[out], "o", color=out_colour, ms=3)
         top.set_title(f"{name}\nin band: {'no' if out.any() else 'yes'}", fontsize=10)
         bins = bins_for(count)
         expected = stats.binom(count, 1 / bins)
-        bottom.axhspan(expected.ppf(0.025), expected.ppf(0.975), color=band_colour, alpha=0.45, lw=0)
+        bottom.axhspan(expected.ppf(0.025), expected.ppf(0.975), **shade)
         bottom.hist(found / VALUES, np.linspace(0, 1, bins + 1), color="0.55", edgecolor="white")
         bottom.axhline(count / bins, color="0.2", lw=0.7, ls="--")
         for axis in (top, bottom):

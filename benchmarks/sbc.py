@@ -7,20 +7,22 @@ one more draw from its posterior, so its rank among posterior draws is uniform (
 That holds only if likelihood, gradient, NUTS, the exact draws of the states, and the quantities
 derived from them are all right: an error of any of them bends a histogram of ranks.
 
-Each simulation draws parameters from the model file's priors, simulates one run (60 logged steps of
-100 planned, three rewards missing, learning rate warmed up and then falling), fits it as `bayes_grpo.fit`
-does, and ranks the truth among 99 nearly independent posterior draws.  The scale of the priors is
-fixed, where a real fit takes it from the data: what is checked is the computation under given priors.
-Where fewer than 100 effective draws came out, the run is sampled again for longer; nothing is dropped.
+Each simulation draws parameters from the model file's priors, simulates one run (60 logged steps
+of 100 planned, three rewards missing, learning rate warmed up and then falling), fits it as
+`bayes_grpo.fit` does, and ranks the truth among 99 nearly independent posterior draws.  The scale
+of the priors is fixed, where a real fit takes it from the data: what is checked is the computation
+under given priors.  Where fewer than 100 effective draws came out, the run is sampled again for
+longer; no simulation is dropped.
 
-Written to benchmarks/results: ``sbc_MODEL.csv`` (ranks), ``.md`` (tests of uniformity), ``.png``.  Exit
-status 1 if the ranks of plateau, relaxation time or temperature are not uniform.
+Written to benchmarks/results: ``sbc_MODEL.csv`` (ranks), ``.md`` (tests of uniformity), ``.png``.
+Exit status 1 if the ranks of plateau, relaxation time or temperature are not uniform.
 """
 
 import argparse
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from typing import Any, NamedTuple
@@ -160,7 +162,7 @@ def simulation(case: Case, source: Case, number: int, seed: int) -> dict[str, fl
         data = case.data._replace(ticks=case.data.ticks._replace(reward=rewards))
         factor = 1
         while True:
-            plan = SAMPLING.__class__(SAMPLING.chains, SAMPLING.tune, SAMPLING.draws * factor)
+            plan = replace(SAMPLING, draws=SAMPLING.draws * factor)
             drawn = sample(case.program, data, plan, seeds[1])
             effective = min(float(ess(values)) for values in drawn.values.values())
             if effective >= VALUES or factor >= LONGEST:
@@ -228,8 +230,8 @@ def report(model: str, results: list[dict[str, Any]], seed: int) -> str:
         [
             f"# Simulation-based calibration of `{model}`",
             "",
-            f"{len(frame)} simulations (seed {seed}), {ROWS} rows each, ranks among {VALUES - 1} draws; "
-            f"chi-square with {bins_for(len(frame))} bins.",
+            f"{len(frame)} simulations (seed {seed}), {ROWS} rows each, ranks among {VALUES - 1} "
+            f"draws; chi-square with {bins_for(len(frame))} bins.",
             "",
             table(rows),
             "",
@@ -237,8 +239,8 @@ def report(model: str, results: list[dict[str, Any]], seed: int) -> str:
             f"{', '.join(decisive)} at level {SIGNIFICANCE} / {3 * len(decisive)}. Of the "
             f"{len(rows)} ECDFs, one in twenty leaves its 95 % band by chance.",
             "",
-            f"Effective draws of the worst parameter: median {frame['ess_min'].median():.0f}, smallest "
-            f"{frame['ess_min'].min():.0f}; sampled again for longer: "
+            f"Effective draws of the worst parameter: median {frame['ess_min'].median():.0f}, "
+            f"smallest {frame['ess_min'].min():.0f}; sampled again for longer: "
             f"{(frame['draws'] > SAMPLING.chains * SAMPLING.draws).sum()}; r_hat above 1.05: "
             f"{(frame['r_hat_max'] > 1.05).sum()}; divergent draws: "
             f"{frame['divergences'].sum() / frame['draws'].sum():.2%}; median "
