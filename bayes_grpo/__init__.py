@@ -49,7 +49,7 @@ _EXPORTS = {
     "read_runs": "bayes_grpo.readers",
 }
 
-__all__ = [*_EXPORTS, "__version__"]  # noqa: PLE0604
+__all__ = [*_EXPORTS, "__version__"]
 
 
 class _Package(ModuleType):

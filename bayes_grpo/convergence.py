@@ -71,7 +71,7 @@ def assess(draws: dict[str, np.ndarray], diverging: np.ndarray) -> Convergence:
     -------
     Convergence
     """
-    from arviz_stats import ess, rhat
+    from arviz_stats import ess, rhat  # type: ignore[attr-defined]
 
     varying = [values for values in draws.values() if np.ptp(values) > 0]
     if not varying:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -41,9 +41,10 @@ class Fit:
     model
         The model.
     idata
-        `xarray.DataTree` with groups posterior, smoothed (latent reward of each row), posterior_predictive,
-        log_likelihood (of each row given those before), log_prior, sample_stats, observed_data,
-        constant_data; its attributes say how to make the fit again.
+        `xarray.DataTree` with groups posterior, smoothed (latent reward of each row),
+        posterior_predictive, log_likelihood (of each row given those before), log_prior,
+        sample_stats, prior_units, observed_data, constant_data; its attributes say how to make
+        the fit again.
     horizon
         Planned last step.
     seed
@@ -83,11 +84,12 @@ class Fit:
         Returns
         -------
         pandas.DataFrame
-            One row a quantity, columns mean, sd, the quantiles (``5%`` ...), ess, r_hat, unit.  Rewards are in the
-            reward's own unit and times in optimizer updates at the peak learning rate.
+            One row a quantity, columns mean, sd, the quantiles (``5%`` ...), ess, r_hat, unit.
+            Rewards are in the reward's own unit, times in optimizer updates at the peak learning
+            rate.
             ``attrs["convergence"]`` says whether the fit may be used.
         """
-        from arviz_stats import ess, rhat
+        from arviz_stats import ess, rhat  # type: ignore[attr-defined]
 
         rows = {}
         posterior = self.idata["posterior"]
@@ -225,9 +227,9 @@ class Fit:
                 )
             rows = max(1, ahead // spacing)
             thin = -(-rows // MAX_FUTURE_ROWS)
-            wanted = np.arange(last + ahead, last, -spacing * thin)[::-1]
+            wanted = np.arange(last + ahead, last, -spacing * thin, dtype=float)[::-1]
         else:
-            wanted = np.asarray(list(steps))
+            wanted = np.asarray(list(steps), dtype=float)
             if wanted.size == 0:
                 raise InputError("forecast steps are empty: expected at least one step")
             if not np.all(np.equal(np.mod(wanted, 1), 0)):
@@ -235,7 +237,7 @@ class Fit:
         if wanted[0] <= last or np.any(np.diff(wanted) <= 0):
             raise InputError(
                 f"run '{self.run.name}': forecast steps must rise from beyond the last logged step "
-                f"{last}, found {wanted[0]} ... {wanted[-1]}"
+                f"{last}, found {wanted[0]:g} ... {wanted[-1]:g}"
             )
         return wanted.astype(np.int64)
 
@@ -252,7 +254,8 @@ class Fit:
     def _repr_html_(self) -> str:
         import html
 
-        return f"<p>{html.escape(repr(self))}</p>{self.summary().to_html(float_format='{:.4g}'.format)}"
+        table = self.summary().to_html(float_format="{:.4g}".format)
+        return f"<p>{html.escape(repr(self))}</p>{table}"
 
 
 def fit(
@@ -321,6 +324,5 @@ def fit(
 
 def _thinning(cells: int, draws: int) -> int:
     """Smallest divisor of the number of draws that keeps stored curves below `MAX_CELLS`."""
-    return next(
-        n for n in range(1, draws + 1) if draws % n == 0 and (cells / n <= MAX_CELLS or n == draws)
-    )
+    divisors = [n for n in range(1, draws + 1) if draws % n == 0]
+    return next((n for n in divisors if cells / n <= MAX_CELLS), draws)

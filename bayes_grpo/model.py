@@ -1,4 +1,4 @@
-"""A model: a file of ``models/`` read into parts and priors, and put together into one NumPyro model."""
+"""A model: a file of ``models/`` read into parts and priors, made into one NumPyro model."""
 
 import tomllib
 from collections.abc import Callable, Mapping
@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-from jax import Array
 
 from bayes_grpo.errors import ModelFileError
 from bayes_grpo.fluctuation import FLUCTUATIONS, shock_sd
@@ -37,8 +36,8 @@ class Data(NamedTuple):
         What the priors are measured in.
     constants
         Known numbers of the recursion: ``optimizer_momentum``, ``updates_per_tick``, and
-        ``updates_per_step``, the updates of one step of the recursion that ``momentum`` and ``pull``
-        belong to.
+        ``updates_per_step``, the updates of one step of the recursion that ``momentum`` and
+        ``pull`` belong to.
     """
 
     ticks: Ticks
@@ -182,7 +181,8 @@ def load_model(model: str | Path | Model) -> Model:
         if not path.is_file():
             known = ", ".join(p.stem for p in sorted(models_dir().glob("*.toml")))
             raise ModelFileError(
-                f"no model is called '{model}'; known: {known}; your own is given as a path to a .toml file"
+                f"no model is called '{model}'; known: {known}; your own is given as a path to a "
+                ".toml file"
             )
     try:
         text = path.read_text(encoding="utf-8")
@@ -236,7 +236,8 @@ def parse_model(text: str, name: str, where: str) -> Model:
     for parameter in entries:
         if parameter not in needed:
             raise ModelFileError(
-                f"{where}: prior of unknown parameter '{parameter}'; its parts have {', '.join(needed)}"
+                f"{where}: prior of unknown parameter '{parameter}'; its parts have "
+                f"{', '.join(needed)}"
             )
     missing = [p for p in needed if p not in entries]
     if missing:

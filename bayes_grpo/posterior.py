@@ -1,4 +1,4 @@
-"""From posterior draws of the parameters to everything else that a fit reports: arrays in, arrays out.
+"""From draws of the parameters to everything else that a fit reports: arrays in, arrays out.
 
 For each draw the states are drawn given all rows (the filter has integrated them out), so that
 plateau, first reward and the latent curve are exact joint draws with the parameters.
@@ -75,7 +75,7 @@ def _levels(
     params = program.params(draw, data)
     states, end = draw_states(program.system, params, data.ticks, noise, windowed=program.windowed)
     tick = jax.tree.map(lambda a: a[-1], data.ticks)
-    now = program.system.observe(params, tick, tuple(end))
+    now = jnp.asarray(program.system.observe(params, tick, tuple(end)))
     level = program.parts.plateau_index
     as_arrays = {name: jnp.asarray(value) for name, value in params.items()}
     return Levels(as_arrays, states[0][0], now, states[0][level], end[level], end), states
@@ -121,7 +121,7 @@ def _future(
 
 @lru_cache(maxsize=64)
 def _compiled(program: Program, what: Callable[..., Any]) -> Any:
-    """``what`` for many draws at once; its first arguments are the same for all of them."""
+    """Compile ``what`` for many draws at once; its first arguments are common to all of them."""
 
     def run(common: tuple[Any, ...], each: tuple[Any, ...]) -> Any:
         return jax.vmap(lambda *own: what(program, *common, *own))(*each)
@@ -133,12 +133,12 @@ def _in_batches(
     function: Callable[..., Any],
     common: tuple[Any, ...],
     each: tuple[Any, ...],
-    shapes: Sequence[Noise],
+    shapes: Sequence[tuple[tuple[int, ...], ...]],
     rng: np.random.Generator,
 ) -> Any:
     """Apply a compiled function to draws, a batch of one size at a time, with fresh noise."""
     count = jax.tree.leaves(each)[0].shape[0]
-    ticks = shapes[0].rows[0]
+    ticks = shapes[0][-1][0]
     size = -(-count // -(-count * ticks // BATCH_CELLS))
     parts = []
     for begin in range(0, count, size):
@@ -224,6 +224,6 @@ def forecast_draws(
 
 def _noise_shapes(
     program: Program, data: Data, ticks: Ticks, draws: Mapping[str, np.ndarray]
-) -> Noise:
+) -> tuple[tuple[int, ...], ...]:
     first = {name: values.flat[0] for name, values in draws.items()}
     return noise_shapes(program.system, program.params(first, data), ticks)

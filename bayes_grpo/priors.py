@@ -161,7 +161,8 @@ def parse_prior(name: str, entry: Any, where: str) -> Prior:
         return Prior("Fixed", {"value": float(entry)}, where=where)
     if not isinstance(entry, Mapping):
         raise ModelFileError(
-            f"{at}: found {entry!r}, expected a table such as {{distribution = 'Normal', mean = 0, sd = 1}} or a number"
+            f"{at}: found {entry!r}, expected a number or a table such as "
+            "{distribution = 'Normal', mean = 0, sd = 1}"
         )
     entry = dict(entry)
     kind = entry.pop("distribution", None)

@@ -69,7 +69,7 @@ def assemble(
     def per_draw(variables: dict[str, np.ndarray]) -> xr.Dataset:
         return xr.Dataset({n: (("chain", "draw"), v) for n, v in variables.items()}, coords=whole)
 
-    def per_row(variables: dict[str, np.ndarray]) -> xr.Dataset:
+    def per_row(variables: dict[str, Any]) -> xr.Dataset:
         return xr.Dataset(
             {n: (("chain", "draw", "step"), v[..., at]) for n, v in variables.items()},
             coords={**some, "step": steps},
@@ -129,7 +129,7 @@ def _quantities(run: Run, program: Program, levels: Levels) -> dict[str, np.ndar
     params = levels.params
     momentum, pull = params["momentum"], params["pull"]
     per_step = params["updates_per_step"]
-    found = {
+    found: dict[str, Any] = {
         "plateau": levels.plateau,
         "reward_now": levels.reward_now,
         "initial_reward": levels.initial_reward,
@@ -154,7 +154,7 @@ def _log_prior(
     model: Model, program: Program, timeline: Timeline, drawn: Draws, levels: Levels
 ) -> dict[str, np.ndarray]:
     """Log prior density of each parameter, in the unit of its prior."""
-    densities = {
+    densities: dict[str, Any] = {
         name: model.priors[name].in_unit().log_prob(drawn.values[name]) for name in program.sampled
     }
     starts = {"plateau": levels.initial_plateau, "initial_reward": levels.initial_reward}

@@ -6,10 +6,10 @@ rollout batches, and a logged row observes the mean of the rewards of the ticks 
     x[t+1] = A_t x[t] + sum_j b_tj w_tj,      w ~ N(0, 1)
     y[row] = mean over the row's ticks of h_t x[t] + N(0, r_row)
 
-``A_t``, ``h_t`` and ``b_tj`` are never built as matrices.  A `System` gives them as linear functions
-of a tuple of scalars, so the compiler sees only the handful of multiplications that a mean curve
-needs, and the same code serves two states or twenty.  The marginal likelihood is the Kalman
-filter's prediction-error decomposition (Harvey 1989, ch. 3); the smoother is its derivative
+``A_t``, ``h_t`` and ``b_tj`` are never built as matrices.  A `System` gives them as linear
+functions of a tuple of scalars, so the compiler sees only the handful of multiplications that a
+mean curve needs, and the same code serves two states or twenty.  The marginal likelihood is the
+Kalman filter's prediction-error decomposition (Harvey 1989, ch. 3); the smoother is its derivative
 (de Jong 1989): the gradient of the log likelihood with respect to the predicted state is the
 vector that turns the prediction into the smoothed state, so it needs no recursion of its own.
 
@@ -24,9 +24,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
-type Scalar = Array | float
+type Numbers = Array | np.ndarray
+type Scalar = Array | np.ndarray | float
 type State = tuple[Scalar, ...]
 type Params = Mapping[str, Any]
 
@@ -56,14 +58,14 @@ class Ticks(NamedTuple):
         Further per-tick numbers that a trajectory asks for (see `bayes_grpo.trajectory`).
     """
 
-    learning_rate: Array
-    root_time: Array
-    reward: Array
-    observed: Array
-    share: Array
-    keep: Array
-    row_variance: Array
-    response: Mapping[str, Array] = {}
+    learning_rate: Numbers
+    root_time: Numbers
+    reward: Numbers
+    observed: Numbers
+    share: Numbers
+    keep: Numbers
+    row_variance: Numbers
+    response: Mapping[str, Numbers] = {}
 
 
 class System(NamedTuple):
@@ -144,7 +146,7 @@ def _upper(matrix: Sequence[Sequence[Scalar]]) -> tuple[Scalar, ...]:
 def _congruence(
     linear: Callable[[Sequence[Scalar]], Sequence[Scalar]], matrix: list[list[Scalar]]
 ) -> list[list[Scalar]]:
-    """``A M A'`` where ``linear(x)`` is ``A x``."""
+    """Return ``A M A'`` where ``linear(x)`` is ``A x``."""
     columns = [linear(row) for row in matrix]  # the matrix is symmetric: its rows are its columns
     size = len(columns[0])
     return [list(linear([column[i] for column in columns])) for i in range(size)]
@@ -271,14 +273,15 @@ def filter_run(system: System, params: Params, ticks: Ticks, *, windowed: bool) 
     Filtered
     """
 
-    def step(moments: _Moments, tick: Ticks) -> tuple[_Moments, tuple[Scalar, Scalar, Scalar]]:
+    def step(moments: _Moments, tick: Ticks) -> tuple[_Moments, tuple[Any, ...]]:
         moments, (predicted, variance) = _filter_tick(system, params, tick, moments, windowed)
         return moments, (predicted, variance, _log_density(tick, predicted, variance))
 
+    rows: tuple[Array, Array, Array]
     (mean, upper), rows = lax.scan(step, _start(system, params, windowed), ticks)
     size = len(mean) - windowed
     covariance = jnp.stack([jnp.stack(row[:size]) for row in _full(upper, len(mean))[:size]])
-    return Filtered(*rows, jnp.stack(mean[:size]), covariance)
+    return Filtered(rows[0], rows[1], rows[2], jnp.stack(mean[:size]), covariance)
 
 
 def smooth(system: System, params: Params, ticks: Ticks, *, windowed: bool) -> Array:
@@ -311,7 +314,7 @@ def _smooth_to_end(
         lambda nudges: log_likelihood(system, params, ticks, windowed=windowed, nudges=nudges)
     )(tuple(zero for _ in mean))
 
-    def step(x: tuple[Scalar, ...], at: Any) -> tuple[tuple[Scalar, ...], tuple[Scalar, ...]]:
+    def step(x: State, at: Any) -> tuple[State, State]:
         tick, ahead = at
         moved = system.advance(params, tick, x)
         for loading in system.noise(params, tick):
@@ -340,7 +343,6 @@ def row_means(system: System, params: Params, ticks: Ticks, states: Array) -> Ar
     Array
         Running mean of the row, shape (ticks,); the row's own value where it ends.
     """
-
     state = tuple(states[:, i] for i in range(states.shape[1]))
     rewards = jax.vmap(lambda tick, x: system.observe(params, tick, x))(ticks, state)
 
@@ -366,16 +368,18 @@ class Noise(NamedTuple):
         For the sampling noise of every row, shape (ticks,).
     """
 
-    start: Array
-    shocks: Array
-    rows: Array
+    start: Numbers
+    shocks: Numbers
+    rows: Numbers
 
 
-def noise_shapes(system: System, params: Params, ticks: Ticks) -> Noise:
-    """Shapes of the arrays of `Noise` that a run of these ticks needs, as tuples."""
+def noise_shapes(
+    system: System, params: Params, ticks: Ticks
+) -> tuple[tuple[int], tuple[int, int], tuple[int]]:
+    """Shapes of the arrays of `Noise` that a run of these ticks needs."""
     count = len(ticks.reward)
     loadings = len(system.noise(params, jax.tree.map(lambda a: a[0], ticks)))
-    return Noise((len(system.start(params)[0]),), (count, loadings), (count,))
+    return (len(system.start(params)[0]),), (count, loadings), (count,)
 
 
 def draw_noise(system: System, params: Params, ticks: Ticks, key: Array) -> Noise:
@@ -427,7 +431,7 @@ def simulate(
         mean, deviation = (_stacked(part, dtype) for part in system.start(params))
         start = mean + deviation * noise.start
 
-    def step(x: tuple[Array, ...], at: Any) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    def step(x: State, at: Any) -> tuple[State, State]:
         tick, shock = at
         moved = system.advance(params, tick, x)
         for number, loading in enumerate(system.noise(params, tick)):
@@ -436,7 +440,8 @@ def simulate(
             )
         return moved, x
 
-    end, states = lax.scan(step, tuple(start), (ticks, noise.shocks))
+    first: State = tuple(start)
+    end, states = lax.scan(step, first, (ticks, noise.shocks))
     path = jnp.stack(states, axis=-1)
     variance = jax.vmap(lambda tick: jnp.asarray(system.sampling_variance(params, tick), dtype))(
         ticks

@@ -113,7 +113,7 @@ def damping_ratio(momentum: Scalar, pull: Scalar) -> Scalar:
 
 
 def stationary_variance(momentum: Scalar, pull: Scalar) -> Scalar:
-    """Stationary variance of the reward under a unit random force, without lag (THEORY section 3)."""
+    """Stationary variance of the reward under a unit random force, without lag (THEORY 3)."""
     return (1 + momentum) / ((1 - momentum) * pull * (2 * (1 + momentum) - pull))
 
 
@@ -191,7 +191,7 @@ EXPONENTIAL = Trajectory(
 )
 
 
-# --- closed form: momentum and refresh interval known, curvature free -------------------------------
+# --- closed form: momentum and refresh interval known, curvature free -----------------------------
 
 
 def block_responses(learning_rate: np.ndarray, momentum: float) -> dict[str, np.ndarray]:
@@ -292,7 +292,6 @@ def constant_lag(lag: int) -> Trajectory:
     Trajectory
         State (reward, velocity, plateau, displacement of the second last, third last, ... update).
     """
-
     older = max(lag - 1, 0)
 
     def start(params: Params) -> tuple[State, State]:
