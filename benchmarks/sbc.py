@@ -21,7 +21,7 @@ Exit status 1 if the ranks of plateau, relaxation time or temperature are not un
 import argparse
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -198,10 +198,14 @@ def ranks_of(results: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     return {name: np.array([r[name] for r in results]) for name in QUANTITIES if name in results[0]}
 
 
-def failures(ranks: Mapping[str, np.ndarray], quantities: tuple[str, ...] = DECISIVE) -> list[str]:
-    """Quantities that fail a test at `SIGNIFICANCE`, corrected for all tests of all of them."""
+def failures(
+    ranks: Mapping[str, np.ndarray],
+    quantities: Sequence[str] = DECISIVE,
+    level: float = SIGNIFICANCE,
+) -> list[str]:
+    """Quantities that fail any test at a level that is shared among all tests of all of them."""
     tested = [name for name in quantities if name in ranks]
-    threshold = SIGNIFICANCE / (3 * len(tested))
+    threshold = level / (3 * len(tested))
     return [name for name in tested if judge(ranks[name]).smallest < threshold]
 
 
