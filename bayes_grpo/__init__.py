@@ -4,30 +4,68 @@ The public names are loaded on first use, so that ``import bayes_grpo`` is quick
 neither JAX nor ArviZ nor pandas.
 """
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from bayes_grpo.convergence import ConvergenceWarning as ConvergenceWarning
     from bayes_grpo.errors import InputError as InputError
+    from bayes_grpo.errors import ModelFileError as ModelFileError
     from bayes_grpo.examples import load_example as load_example
+    from bayes_grpo.fit import Fit as Fit
+    from bayes_grpo.fit import fit as fit
+    from bayes_grpo.model import Model as Model
+    from bayes_grpo.model import available_models as available_models
+    from bayes_grpo.model import load_model as load_model
+    from bayes_grpo.plots import plot_forecast as plot_forecast
+    from bayes_grpo.plots import plot_ppc as plot_ppc
     from bayes_grpo.readers import read_run as read_run
     from bayes_grpo.readers import read_runs as read_runs
     from bayes_grpo.run import Run as Run
     from bayes_grpo.run import Settings as Settings
+    from bayes_grpo.storage import load_fit as load_fit
 
 # Public name -> module that holds it.
 _EXPORTS = {
+    "ConvergenceWarning": "bayes_grpo.convergence",
+    "Fit": "bayes_grpo.fit",
     "InputError": "bayes_grpo.errors",
+    "Model": "bayes_grpo.model",
+    "ModelFileError": "bayes_grpo.errors",
     "Run": "bayes_grpo.run",
     "Settings": "bayes_grpo.run",
+    "available_models": "bayes_grpo.model",
+    "fit": "bayes_grpo.fit",
     "load_example": "bayes_grpo.examples",
+    "load_fit": "bayes_grpo.storage",
+    "load_model": "bayes_grpo.model",
+    "plot_forecast": "bayes_grpo.plots",
+    "plot_ppc": "bayes_grpo.plots",
     "read_run": "bayes_grpo.readers",
     "read_runs": "bayes_grpo.readers",
 }
 
-__all__ = ["InputError", "Run", "Settings", "__version__", "load_example", "read_run", "read_runs"]
+__all__ = [*_EXPORTS, "__version__"]
+
+
+class _Package(ModuleType):
+    """The package itself: a public function wins over the module of the same name.
+
+    Importing ``bayes_grpo.fit`` makes Python bind the module to the name ``fit`` of the package,
+    where users expect the function.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, ModuleType) and _EXPORTS.get(name) == value.__name__:
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

@@ -4,8 +4,8 @@ Each part gives noise loadings of the state.  A model file lists the parts it wa
 the reward's own scale, so that their priors can be read:
 
 ``process``
-    Noise of the gradient.  ``fluctuation_sd`` is the stationary standard deviation that it gives the
-    reward at the reference learning rate (without lag), whatever the relaxation time.
+    Noise of the gradient.  ``fluctuation_sd`` is the stationary standard deviation that it gives
+    the reward at the reference learning rate (without lag), whatever the relaxation time.
 ``drift``
     A random walk of the plateau.  ``drift_sd`` is the standard deviation of the plateau's change
     over the planned length of the run.
@@ -41,7 +41,9 @@ class Fluctuation:
 
 def shock_sd(params: Params) -> Scalar:
     """Standard deviation of the random force per step of the recursion at the reference rate."""
-    return params["fluctuation_sd"] / jnp.sqrt(stationary_variance(params["momentum"], params["pull"]))
+    return params["fluctuation_sd"] / jnp.sqrt(
+        stationary_variance(params["momentum"], params["pull"])
+    )
 
 
 def _process(trajectory: Trajectory, params: Params, tick: Ticks) -> Sequence[State]:

@@ -1,4 +1,4 @@
-"""A model: a file of ``models/`` read into parts and priors, and put together into one NumPyro model."""
+"""A model: a file of ``models/`` read into parts and priors, made into one NumPyro model."""
 
 import tomllib
 from collections.abc import Callable, Mapping
@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-from jax import Array
 
 from bayes_grpo.errors import ModelFileError
 from bayes_grpo.fluctuation import FLUCTUATIONS, shock_sd
@@ -36,7 +35,9 @@ class Data(NamedTuple):
     scale
         What the priors are measured in.
     constants
-        Known numbers of the recursion: ``optimizer_momentum``, ``updates_per_tick``.
+        Known numbers of the recursion: ``optimizer_momentum``, ``updates_per_tick``, and
+        ``updates_per_step``, the updates of one step of the recursion that ``momentum`` and
+        ``pull`` belong to.
     """
 
     ticks: Ticks
@@ -139,7 +140,9 @@ class Program:
         data
             The run.
         """
-        draws = {name: numpyro.sample(name, self.model.priors[name].in_unit()) for name in self.sampled}
+        draws = {
+            name: numpyro.sample(name, self.model.priors[name].in_unit()) for name in self.sampled
+        }
         density = log_likelihood(
             self.system, self.params(draws, data), data.ticks, windowed=self.windowed
         )
@@ -148,7 +151,9 @@ class Program:
 
 def available_models() -> dict[str, str]:
     """Names of the models that ship with the package, with their descriptions."""
-    return {path.stem: load_model(path.stem).description for path in sorted(models_dir().glob("*.toml"))}
+    return {
+        path.stem: load_model(path.stem).description for path in sorted(models_dir().glob("*.toml"))
+    }
 
 
 def load_model(model: str | Path | Model) -> Model:
@@ -176,7 +181,8 @@ def load_model(model: str | Path | Model) -> Model:
         if not path.is_file():
             known = ", ".join(p.stem for p in sorted(models_dir().glob("*.toml")))
             raise ModelFileError(
-                f"no model is called '{model}'; known: {known}; your own is given as a path to a .toml file"
+                f"no model is called '{model}'; known: {known}; your own is given as a path to a "
+                ".toml file"
             )
     try:
         text = path.read_text(encoding="utf-8")
@@ -213,7 +219,9 @@ def parse_model(text: str, name: str, where: str) -> Model:
     known = {"description", "trajectory", "fluctuation", "measurement", "priors"}
     for key in content:
         if key not in known:
-            raise ModelFileError(f"{where}: unknown entry '{key}'; known: {', '.join(sorted(known))}")
+            raise ModelFileError(
+                f"{where}: unknown entry '{key}'; known: {', '.join(sorted(known))}"
+            )
     trajectory = _part(content, "trajectory", TRAJECTORIES, where)
     measurement = _part(content, "measurement", MEASUREMENTS, where)
     fluctuation = content.get("fluctuation", [])
@@ -228,7 +236,8 @@ def parse_model(text: str, name: str, where: str) -> Model:
     for parameter in entries:
         if parameter not in needed:
             raise ModelFileError(
-                f"{where}: prior of unknown parameter '{parameter}'; its parts have {', '.join(needed)}"
+                f"{where}: prior of unknown parameter '{parameter}'; its parts have "
+                f"{', '.join(needed)}"
             )
     missing = [p for p in needed if p not in entries]
     if missing:
@@ -314,7 +323,9 @@ def bind(model: Model, run: Run, horizon: int | None = None) -> tuple[Program, T
     """
     settings = run.settings
     # Lag matters only to a trajectory that knows about it; others then share one program.
-    lags = (settings.lag_pattern, settings.lag) if model.trajectory == "closed_form" else ("hold", 0)
+    lags = (
+        (settings.lag_pattern, settings.lag) if model.trajectory == "closed_form" else ("hold", 0)
+    )
     trajectory = TRAJECTORIES[model.trajectory](*lags)
     timeline = build_timeline(
         run,
@@ -326,18 +337,16 @@ def bind(model: Model, run: Run, horizon: int | None = None) -> tuple[Program, T
     constants = {
         "optimizer_momentum": settings.momentum,
         "updates_per_tick": float(timeline.updates_per_tick),
+        "updates_per_step": float(trajectory.updates_per_step(timeline.updates_per_tick)),
     }
-    data = Data(pad_ticks(timeline.ticks, bucket(len(timeline.ticks.reward))), timeline.scale, constants)
+    data = Data(
+        pad_ticks(timeline.ticks, bucket(len(timeline.ticks.reward))), timeline.scale, constants
+    )
     return program, timeline, data
 
 
-def responses_of(trajectory: Trajectory, momentum: float) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
+def responses_of(
+    trajectory: Trajectory, momentum: float
+) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
     """Per-tick responses of a trajectory at the run's momentum, as a function of learning rates."""
     return lambda rates: trajectory.responses(rates, momentum)
-
-
-def log_density(program: Program, draws: Mapping[str, Array], data: Data) -> Array:
-    """Log prior density of draws in their own units, a scalar."""
-    del data
-    terms = [program.model.priors[n].in_unit().log_prob(draws[n]) for n in program.sampled]
-    return jnp.sum(jnp.stack(terms)) if terms else jnp.zeros(())

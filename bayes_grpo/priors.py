@@ -160,7 +160,10 @@ def parse_prior(name: str, entry: Any, where: str) -> Prior:
     if isinstance(entry, int | float) and not isinstance(entry, bool):
         return Prior("Fixed", {"value": float(entry)}, where=where)
     if not isinstance(entry, Mapping):
-        raise ModelFileError(f"{at}: found {entry!r}, expected a table such as {{distribution = 'Normal', mean = 0, sd = 1}} or a number")
+        raise ModelFileError(
+            f"{at}: found {entry!r}, expected a number or a table such as "
+            "{distribution = 'Normal', mean = 0, sd = 1}"
+        )
     entry = dict(entry)
     kind = entry.pop("distribution", None)
     known = (*_DISTRIBUTIONS, "Fixed")
@@ -185,7 +188,9 @@ def parse_prior(name: str, entry: Any, where: str) -> Prior:
     if missing:
         raise ModelFileError(f"{at}: {kind} needs {', '.join(missing)}")
     if "low" in entry and "high" in entry and not entry["low"] < entry["high"]:
-        raise ModelFileError(f"{at}: low is {entry['low']}, expected less than high = {entry['high']}")
+        raise ModelFileError(
+            f"{at}: low is {entry['low']}, expected less than high = {entry['high']}"
+        )
     return Prior(
         kind,
         {k: float(v) for k, v in entry.items()},

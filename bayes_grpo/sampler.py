@@ -189,7 +189,9 @@ def sample(
                 jax.block_until_ready(state)
                 pieces.append(jax.tree.map(np.asarray, piece))
                 report(min(PIECE, total - done))
-            z, stats = jax.tree.map(lambda *parts: np.concatenate(parts)[sampling.tune : total], *pieces)
+            z, stats = jax.tree.map(
+                lambda *parts: np.concatenate(parts)[sampling.tune : total], *pieces
+            )
             return jax.tree.map(np.asarray, machine.constrain(z, data)), stats
 
     workers = max(1, min(sampling.chains, os.cpu_count() or 1))

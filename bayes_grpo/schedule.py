@@ -71,6 +71,9 @@ def read_schedule(updates: np.ndarray, learning_rate: np.ndarray, peak: float) -
         if off < LINEAR_TOLERANCE * relative.max():
             end = at[-1] - relative[-1] / slope
             return Schedule(
-                at, relative, float(slope), f"the learning rate falls linearly, to 0 at update {end:.0f}"
+                at,
+                relative,
+                float(slope),
+                f"the learning rate falls linearly, to 0 at update {end:.0f}",
             )
     return Schedule(at, relative, 0.0, "the learning rate is held at its last logged value")

@@ -36,9 +36,8 @@ class Setting:
 
     def __post_init__(self) -> None:
         if self.provenance not in get_args(Provenance):
-            raise InputError(
-                f"provenance is {self.provenance!r}: expected one of {_listed(get_args(Provenance))}"
-            )
+            expected = _listed(get_args(Provenance))
+            raise InputError(f"provenance is {self.provenance!r}: expected one of {expected}")
 
 
 class Settings:

@@ -6,10 +6,10 @@ rollout batches, and a logged row observes the mean of the rewards of the ticks 
     x[t+1] = A_t x[t] + sum_j b_tj w_tj,      w ~ N(0, 1)
     y[row] = mean over the row's ticks of h_t x[t] + N(0, r_row)
 
-``A_t``, ``h_t`` and ``b_tj`` are never built as matrices.  A `System` gives them as linear functions
-of a tuple of scalars, so the compiler sees only the handful of multiplications that a mean curve
-needs, and the same code serves two states or twenty.  The marginal likelihood is the Kalman
-filter's prediction-error decomposition (Harvey 1989, ch. 3); the smoother is its derivative
+``A_t``, ``h_t`` and ``b_tj`` are never built as matrices.  A `System` gives them as linear
+functions of a tuple of scalars, so the compiler sees only the handful of multiplications that a
+mean curve needs, and the same code serves two states or twenty.  The marginal likelihood is the
+Kalman filter's prediction-error decomposition (Harvey 1989, ch. 3); the smoother is its derivative
 (de Jong 1989): the gradient of the log likelihood with respect to the predicted state is the
 vector that turns the prediction into the smoothed state, so it needs no recursion of its own.
 
@@ -24,9 +24,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
-type Scalar = Array | float
+type Numbers = Array | np.ndarray
+type Scalar = Array | np.ndarray | float
 type State = tuple[Scalar, ...]
 type Params = Mapping[str, Any]
 
@@ -56,14 +58,14 @@ class Ticks(NamedTuple):
         Further per-tick numbers that a trajectory asks for (see `bayes_grpo.trajectory`).
     """
 
-    learning_rate: Array
-    root_time: Array
-    reward: Array
-    observed: Array
-    share: Array
-    keep: Array
-    row_variance: Array
-    response: Mapping[str, Array] = {}
+    learning_rate: Numbers
+    root_time: Numbers
+    reward: Numbers
+    observed: Numbers
+    share: Numbers
+    keep: Numbers
+    row_variance: Numbers
+    response: Mapping[str, Numbers] = {}
 
 
 class System(NamedTuple):
@@ -144,7 +146,7 @@ def _upper(matrix: Sequence[Sequence[Scalar]]) -> tuple[Scalar, ...]:
 def _congruence(
     linear: Callable[[Sequence[Scalar]], Sequence[Scalar]], matrix: list[list[Scalar]]
 ) -> list[list[Scalar]]:
-    """``A M A'`` where ``linear(x)`` is ``A x``."""
+    """Return ``A M A'`` where ``linear(x)`` is ``A x``."""
     columns = [linear(row) for row in matrix]  # the matrix is symmetric: its rows are its columns
     size = len(columns[0])
     return [list(linear([column[i] for column in columns])) for i in range(size)]
@@ -155,7 +157,9 @@ def _start(system: System, params: Params, windowed: bool) -> _Moments:
     if windowed:
         mean, deviation = (*mean, 0.0), (*deviation, 0.0)
     size = len(mean)
-    diagonal = [[_times(d, d) if i == j else 0.0 for j in range(size)] for i, d in enumerate(deviation)]
+    diagonal = [
+        [_times(d, d) if i == j else 0.0 for j in range(size)] for i, d in enumerate(deviation)
+    ]
     as_float = lambda values: tuple(jnp.asarray(v, dtype=jnp.result_type(float)) for v in values)  # noqa: E731
     return as_float(mean), as_float(_upper(diagonal))
 
@@ -269,14 +273,15 @@ def filter_run(system: System, params: Params, ticks: Ticks, *, windowed: bool) 
     Filtered
     """
 
-    def step(moments: _Moments, tick: Ticks) -> tuple[_Moments, tuple[Scalar, Scalar, Scalar]]:
+    def step(moments: _Moments, tick: Ticks) -> tuple[_Moments, tuple[Any, ...]]:
         moments, (predicted, variance) = _filter_tick(system, params, tick, moments, windowed)
         return moments, (predicted, variance, _log_density(tick, predicted, variance))
 
+    rows: tuple[Array, Array, Array]
     (mean, upper), rows = lax.scan(step, _start(system, params, windowed), ticks)
     size = len(mean) - windowed
     covariance = jnp.stack([jnp.stack(row[:size]) for row in _full(upper, len(mean))[:size]])
-    return Filtered(*rows, jnp.stack(mean[:size]), covariance)
+    return Filtered(rows[0], rows[1], rows[2], jnp.stack(mean[:size]), covariance)
 
 
 def smooth(system: System, params: Params, ticks: Ticks, *, windowed: bool) -> Array:
@@ -296,23 +301,31 @@ def smooth(system: System, params: Params, ticks: Ticks, *, windowed: bool) -> A
     Array
         Shape (ticks, size).
     """
+    return _smooth_to_end(system, params, ticks, windowed)[0]
+
+
+def _smooth_to_end(
+    system: System, params: Params, ticks: Ticks, windowed: bool
+) -> tuple[Array, Array]:
+    """Smoothed state before every tick, and after the last one."""
     mean, deviation = system.start(params)
     zero = jnp.zeros_like(ticks.reward)
     gradients = jax.grad(
         lambda nudges: log_likelihood(system, params, ticks, windowed=windowed, nudges=nudges)
     )(tuple(zero for _ in mean))
 
-    def step(x: tuple[Scalar, ...], at: Any) -> tuple[tuple[Scalar, ...], Array]:
+    def step(x: State, at: Any) -> tuple[State, State]:
         tick, ahead = at
         moved = system.advance(params, tick, x)
         for loading in system.noise(params, tick):
-            shock = sum(b * g for b, g in zip(loading, ahead, strict=True))
-            moved = tuple(m + b * shock for m, b in zip(moved, loading, strict=True))
-        return moved, jnp.stack(x)
+            shock = sum(_times(b, g) for b, g in zip(loading, ahead, strict=True))
+            moved = tuple(_plus(m, _times(b, shock)) for m, b in zip(moved, loading, strict=True))
+        return moved, x
 
     first = tuple(m + d * d * g[0] for m, d, g in zip(mean, deviation, gradients, strict=True))
     ahead = tuple(jnp.concatenate([g[1:], jnp.zeros_like(g[:1])]) for g in gradients)
-    return lax.scan(step, first, (ticks, ahead))[1]
+    end, states = lax.scan(step, first, (ticks, ahead))
+    return jnp.stack(states, axis=-1), jnp.stack(end)
 
 
 def row_means(system: System, params: Params, ticks: Ticks, states: Array) -> Array:
@@ -330,28 +343,79 @@ def row_means(system: System, params: Params, ticks: Ticks, states: Array) -> Ar
     Array
         Running mean of the row, shape (ticks,); the row's own value where it ends.
     """
+    state = tuple(states[:, i] for i in range(states.shape[1]))
+    rewards = jax.vmap(lambda tick, x: system.observe(params, tick, x))(ticks, state)
 
     def step(running: Array, at: Any) -> tuple[Array, Array]:
-        tick, x = at
-        running = tick.keep * running + tick.share * system.observe(params, tick, tuple(x))
+        keep, part = at
+        running = keep * running + part
         return running, running
 
-    return lax.scan(step, jnp.zeros((), states.dtype), (ticks, states))[1]
+    zero = jnp.zeros((), states.dtype)
+    return lax.scan(step, zero, (ticks.keep, ticks.share * rewards))[1]
+
+
+class Noise(NamedTuple):
+    """Independent standard normal numbers that one simulated run is made of.
+
+    Parameters
+    ----------
+    start
+        For the start of the state, shape (size,).
+    shocks
+        For the noise loadings of every tick, shape (ticks, loadings).
+    rows
+        For the sampling noise of every row, shape (ticks,).
+    """
+
+    start: Numbers
+    shocks: Numbers
+    rows: Numbers
+
+
+def noise_shapes(
+    system: System, params: Params, ticks: Ticks
+) -> tuple[tuple[int], tuple[int, int], tuple[int]]:
+    """Shapes of the arrays of `Noise` that a run of these ticks needs."""
+    count = len(ticks.reward)
+    loadings = len(system.noise(params, jax.tree.map(lambda a: a[0], ticks)))
+    return (len(system.start(params)[0]),), (count, loadings), (count,)
+
+
+def draw_noise(system: System, params: Params, ticks: Ticks, key: Array) -> Noise:
+    """Draw the `Noise` of one run.
+
+    Parameters
+    ----------
+    system, params, ticks
+        As for `log_likelihood`.
+    key
+        JAX random key.
+
+    Returns
+    -------
+    Noise
+    """
+    shapes = noise_shapes(system, params, ticks)
+    keys = jax.random.split(key, len(shapes))
+    draw = lambda key, shape: jax.random.normal(key, shape, jnp.result_type(float))  # noqa: E731
+    return Noise(*(draw(key, shape) for key, shape in zip(keys, shapes, strict=True)))
 
 
 def simulate(
-    system: System, params: Params, ticks: Ticks, key: Array, start: Array | None = None
+    system: System, params: Params, ticks: Ticks, noise: Noise, start: Array | None = None
 ) -> tuple[Array, Array, Array]:
-    """Draw one run from the model.
+    """One run of the model; without noise, its mean curve.
 
     Parameters
     ----------
     system, params, ticks
         As for `log_likelihood`; ``ticks.reward`` and ``ticks.observed`` are not read.
-    key
-        JAX random key.
+    noise
+        Standard normal numbers, from `draw_noise`.
     start
-        State before the first tick, shape (size,); drawn from the start distribution if None.
+        State before the first tick, shape (size,); None: made from the start distribution and
+        ``noise.start``.
 
     Returns
     -------
@@ -362,29 +426,36 @@ def simulate(
     end : Array
         State after the last tick, shape (size,).
     """
-    key_start, key_noise, key_rows = jax.random.split(key, 3)
     dtype = jnp.result_type(float)
     if start is None:
-        mean, deviation = (jnp.stack([jnp.asarray(v, dtype) for v in part]) for part in system.start(params))
-        start = mean + deviation * jax.random.normal(key_start, mean.shape, dtype)
+        mean, deviation = (_stacked(part, dtype) for part in system.start(params))
+        start = mean + deviation * noise.start
 
-    def step(x: Array, at: Any) -> tuple[Array, Array]:
-        tick, key = at
-        moved = jnp.stack(system.advance(params, tick, tuple(x)))
+    def step(x: State, at: Any) -> tuple[State, State]:
+        tick, shock = at
+        moved = system.advance(params, tick, x)
         for number, loading in enumerate(system.noise(params, tick)):
-            shock = jax.random.normal(jax.random.fold_in(key, number), (), dtype)
-            moved = moved + jnp.stack([jnp.asarray(b, dtype) for b in loading]) * shock
+            moved = tuple(
+                _plus(m, _times(b, shock[number])) for m, b in zip(moved, loading, strict=True)
+            )
         return moved, x
 
-    count = ticks.reward.shape[0]
-    end, states = lax.scan(step, start, (ticks, jax.random.split(key_noise, count)))
-    means = row_means(system, params, ticks, states)
-    variance = jax.vmap(lambda tick: jnp.asarray(system.sampling_variance(params, tick), dtype))(ticks)
-    return states, means + jnp.sqrt(variance) * jax.random.normal(key_rows, (count,), dtype), end
+    first: State = tuple(start)
+    end, states = lax.scan(step, first, (ticks, noise.shocks))
+    path = jnp.stack(states, axis=-1)
+    variance = jax.vmap(lambda tick: jnp.asarray(system.sampling_variance(params, tick), dtype))(
+        ticks
+    )
+    rewards = row_means(system, params, ticks, path) + jnp.sqrt(variance) * noise.rows
+    return path, rewards, jnp.stack(end)
+
+
+def _stacked(values: State, dtype: Any) -> Array:
+    return jnp.stack([jnp.asarray(value, dtype) for value in values])
 
 
 def draw_states(
-    system: System, params: Params, ticks: Ticks, key: Array, *, windowed: bool
+    system: System, params: Params, ticks: Ticks, noise: Noise, *, windowed: bool
 ) -> tuple[Array, Array]:
     """Draw the path of the state given all rows (simulation smoother of Durbin & Koopman 2002).
 
@@ -393,8 +464,10 @@ def draw_states(
 
     Parameters
     ----------
-    system, params, ticks, key, windowed
-        As for `simulate` and `log_likelihood`.
+    system, params, ticks, windowed
+        As for `log_likelihood`.
+    noise
+        Standard normal numbers, from `draw_noise`.
 
     Returns
     -------
@@ -403,11 +476,10 @@ def draw_states(
     end : Array
         State after the last tick, shape (size,).
     """
-    # One more tick, without a row, so that the state after the last tick is smoothed as well.
-    longer = jax.tree.map(lambda a: jnp.concatenate([a, a[-1:]]), ticks)
-    longer = longer._replace(observed=longer.observed.at[-1].set(0.0))
-    states, rewards, _ = simulate(system, params, longer, key)
-    centred = system._replace(start=lambda p: (tuple(0.0 for _ in system.start(p)[0]), system.start(p)[1]))
-    difference = longer._replace(reward=longer.reward - rewards)
-    states = states + smooth(centred, params, difference, windowed=windowed)
-    return states[:-1], states[-1]
+    states, rewards, end = simulate(system, params, ticks, noise)
+    centred = system._replace(
+        start=lambda p: (tuple(0.0 for _ in system.start(p)[0]), system.start(p)[1])
+    )
+    difference = ticks._replace(reward=ticks.reward - rewards)
+    correction, last = _smooth_to_end(centred, params, difference, windowed)
+    return states + correction, end + last

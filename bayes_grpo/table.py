@@ -11,6 +11,10 @@ from bayes_grpo.errors import InputError
 
 COUNTS = ("updates", "generations")
 
+# Above these a number is a slip, and arithmetic with it would overflow.
+_LARGEST_STEP = 2.0**53
+_LARGEST_REWARD = 1e100
+
 # Ways in which logs write that there is no number.
 _BLANKS = frozenset({"", "nan", "none", "null", "na", "n/a", "<na>", "-"})
 
@@ -87,7 +91,8 @@ def to_numbers(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     Returns
     -------
     frame : pandas.DataFrame
-        Numeric columns only.
+        Numeric columns only. A column that is empty in every row is as good as absent and is left
+        out, unless it is the reward.
     notes : tuple of str
         Which of the other columns were left out because they hold no numbers.
 
@@ -101,7 +106,8 @@ def to_numbers(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     for name in frame.columns:
         values, bad = _numbers(frame[name])
         if bad is None:
-            columns[name] = values
+            if name == "reward" or not np.isnan(values).all():
+                columns[name] = values
         elif name in (*CANONICAL, *COUNTS):
             cell = frame[name].iloc[bad]
             raise InputError(
@@ -147,11 +153,13 @@ def number_steps(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
         (~np.isfinite(steps), "a number"),
         (steps != np.floor(steps), "a whole number (drop the column to have the rows numbered)"),
         (steps < 0, "0 or more"),
+        (steps > _LARGEST_STEP, "a step counter"),
     ):
         if wrong.any():
             at = int(np.argmax(wrong))
             raise InputError(
-                f"row {frame.index[at] + 1}, column 'step': found {steps[at]:g}, expected {expected}"
+                f"row {frame.index[at] + 1}, column 'step': found {steps[at]:g}, "
+                f"expected {expected}"
             )
     back = np.diff(steps) < 0
     if back.any():
@@ -179,7 +187,7 @@ def check_ranges(frame: pd.DataFrame) -> None:
         outside 0 to 1.
     """
     limits = {
-        "reward": (-math.inf, math.inf, "a finite number"),
+        "reward": (-_LARGEST_REWARD, _LARGEST_REWARD, "a finite number"),
         "learning_rate": (0.0, math.inf, "a finite number of at least 0"),
         "reward_std": (0.0, math.inf, "a finite number of at least 0"),
         "zero_std_fraction": (0.0, 1.0, "a fraction between 0 and 1"),
@@ -219,7 +227,9 @@ def merge_equal_steps(frame: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray, tu
     batches = grouped["reward"].count().to_numpy()
     if frame["step"].is_unique:
         return frame.reset_index(drop=True), batches, ()
-    merged = grouped.mean()
+    # A companion column may hold infinities or absurd values; they are its own affair.
+    with np.errstate(over="ignore", invalid="ignore"):
+        merged = grouped.mean()
     for name, how in (("updates", "max"), ("generations", "sum")):
         if name in frame.columns:
             merged[name] = grouped[name].agg(how)
@@ -297,6 +307,11 @@ def add_counts(
         if steps[0] > spacing:
             notes.append(f"the log starts at step {steps[0]}: what came before is not modelled")
         frame["updates"] = np.diff(steps, prepend=steps[0] - first) * updates_per_step
+    elif len(frame) > 4 and (np.diff(frame["updates"]) > 0).all():
+        raise InputError(
+            "column 'updates' rises in every row like a counter: expected the optimizer updates "
+            "between one row and the next; rename it ('step' if it counts the steps)"
+        )
     frame["updates"] = _counts(frame, "updates", lowest=1)
     if "generations" not in frame.columns:
         in_window = np.maximum(1, frame["updates"].to_numpy() // refresh_interval)
@@ -331,7 +346,7 @@ def ordered(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _counts(frame: pd.DataFrame, name: str, lowest: int) -> np.ndarray:
     values = frame[name].to_numpy(dtype=float)
-    wrong = ~(np.isfinite(values) & (values == np.floor(values)) & (values >= lowest))
+    wrong = ~((values == np.floor(values)) & (values >= lowest) & (values <= _LARGEST_STEP))
     if wrong.any():
         at = int(np.argmax(wrong))
         raise InputError(

@@ -1,11 +1,11 @@
-"""From the rows of a run to the ticks of the state space: when rollouts were made, and what a row saw.
+"""From the rows of a run to ticks: when rollouts were made, and what a logged row saw of them.
 
 Time is counted in optimizer updates; a tick is one rollout batch, ``refresh_interval`` updates.
 A row of ``row_average = "window"`` is the mean of the batches since the row before; one of
 ``"single"`` is the batch that the last update before it used.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,12 +14,12 @@ from bayes_grpo.errors import InputError
 from bayes_grpo.priors import RunScale
 from bayes_grpo.run import Run
 from bayes_grpo.schedule import Schedule, constant_schedule, read_schedule
-from bayes_grpo.statespace import Ticks
+from bayes_grpo.statespace import Numbers, Ticks
 
 MAX_TICKS = 50_000
 """More ticks than rows need, beyond this many, are merged: see `build_timeline`."""
 
-type Responses = Callable[[np.ndarray], dict[str, np.ndarray]]
+type Responses = Callable[[np.ndarray], Mapping[str, Numbers]]
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,9 @@ def build_timeline(
         length *= merged
     count = int(-(-done[-1] // length))
 
-    first, last = _row_ticks(table["updates"].to_numpy(dtype=np.int64), done, length, settings.row_average)
+    first, last = _row_ticks(
+        table["updates"].to_numpy(dtype=np.int64), done, length, settings.row_average
+    )
     reward = table["reward"].to_numpy(dtype=float, copy=True)  # a view of a frame is read-only
     generations = table["generations"].to_numpy(dtype=float)
     has_reward = np.isfinite(reward)
@@ -131,7 +133,9 @@ def build_timeline(
         if ticks.observed[b]:  # a row between two refreshes repeats a batch that was logged already
             rows[-1] = int(row)
             weight += 1 / ticks.row_variance[b]
-            reward[row] = ticks.reward[b] + (reward[row] - ticks.reward[b]) * generations[row] / weight
+            reward[row] = (
+                ticks.reward[b] + (reward[row] - ticks.reward[b]) * generations[row] / weight
+            )
         else:
             rows.append(int(row))
             ticks.share[a : b + 1] = 1 / (b - a + 1)
@@ -141,7 +145,9 @@ def build_timeline(
         ticks.reward[b] = reward[row]
         ticks.row_variance[b] = 1 / weight
     if len(rows) < has_reward.sum():
-        notes.append(f"{has_reward.sum() - len(rows)} rows share a rollout batch with another: averaged")
+        notes.append(
+            f"{has_reward.sum() - len(rows)} rows share a rollout batch with another: averaged"
+        )
     kept = np.array(rows)
     return Timeline(
         ticks=ticks,
@@ -203,8 +209,8 @@ def pad_ticks(ticks: Ticks, count: int) -> Ticks:
     """Put padding before the run, so that it has ``count`` ticks; the state does not move there."""
     extra = count - len(ticks.reward)
 
-    def front(values: np.ndarray, fill: float) -> np.ndarray:
-        return np.concatenate([np.full(extra, fill), values])
+    def front(values: Numbers, fill: float) -> np.ndarray:
+        return np.concatenate([np.full(extra, fill), np.asarray(values)])
 
     # With no learning rate, every response to a force is 0; what is kept of a velocity that is
     # still 0 does not matter.
@@ -261,7 +267,7 @@ def _row_ticks(
 
 
 def _empty_ticks(
-    rates: np.ndarray, length: int, planned_updates: float, response: dict[str, np.ndarray]
+    rates: np.ndarray, length: int, planned_updates: float, response: Mapping[str, Numbers]
 ) -> Ticks:
     count = len(rates)
     return Ticks(

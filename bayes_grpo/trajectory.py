@@ -58,6 +58,8 @@ class Trajectory:
     responses
         ``responses(learning_rate, momentum)`` of shape (ticks, updates per tick): per-tick numbers
         computed once from the schedule.
+    step_is_update
+        Whether ``momentum`` and ``pull`` are those of one optimizer update (else: of one tick).
     """
 
     name: str
@@ -71,6 +73,11 @@ class Trajectory:
     observe: Callable[[Params, Ticks, Sequence[Scalar]], Scalar]
     shocks: Callable[[Params, Ticks], Sequence[State]]
     responses: Responses = no_responses
+    step_is_update: bool = False
+
+    def updates_per_step(self, updates_per_tick: int) -> int:
+        """Optimizer updates of one step of the recursion that momentum and pull belong to."""
+        return 1 if self.step_is_update else updates_per_tick
 
 
 def momentum_and_pull(relaxation_time: Scalar, damping: Scalar) -> tuple[Scalar, Scalar]:
@@ -106,7 +113,7 @@ def damping_ratio(momentum: Scalar, pull: Scalar) -> Scalar:
 
 
 def stationary_variance(momentum: Scalar, pull: Scalar) -> Scalar:
-    """Stationary variance of the reward under a unit random force, without lag (THEORY section 3)."""
+    """Stationary variance of the reward under a unit random force, without lag (THEORY 3)."""
     return (1 + momentum) / ((1 - momentum) * pull * (2 * (1 + momentum) - pull))
 
 
@@ -132,7 +139,9 @@ def _derive_free(params: Params) -> dict[str, Any]:
 
 def _advance_second_order(params: Params, tick: Ticks, x: Sequence[Scalar]) -> State:
     reward, velocity, plateau = x
-    velocity = params["momentum"] * velocity - params["pull"] * tick.learning_rate * (reward - plateau)
+    velocity = params["momentum"] * velocity - params["pull"] * tick.learning_rate * (
+        reward - plateau
+    )
     return reward + velocity, velocity, plateau
 
 
@@ -182,7 +191,7 @@ EXPONENTIAL = Trajectory(
 )
 
 
-# --- closed form: momentum and refresh interval known, curvature free -------------------------------
+# --- closed form: momentum and refresh interval known, curvature free -----------------------------
 
 
 def block_responses(learning_rate: np.ndarray, momentum: float) -> dict[str, np.ndarray]:
@@ -262,6 +271,7 @@ HOLD_AND_REFRESH = Trajectory(
     observe=_first,
     shocks=_block_shocks,
     responses=block_responses,
+    step_is_update=True,
 )
 
 
@@ -282,7 +292,6 @@ def constant_lag(lag: int) -> Trajectory:
     Trajectory
         State (reward, velocity, plateau, displacement of the second last, third last, ... update).
     """
-
     older = max(lag - 1, 0)
 
     def start(params: Params) -> tuple[State, State]:
@@ -318,6 +327,7 @@ def constant_lag(lag: int) -> Trajectory:
         advance=advance,
         observe=observe,
         shocks=shocks,
+        step_is_update=True,
     )
 
 

@@ -1,0 +1,328 @@
+"""Fit a model to a run: NUTS, then everything that the posterior says, as ArviZ data."""
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from bayes_grpo.convergence import Convergence, ConvergenceWarning, assess
+from bayes_grpo.errors import InputError
+from bayes_grpo.model import Data, Model, Program, bind, load_model, responses_of
+from bayes_grpo.posterior import forecast_draws, levels_and_paths
+from bayes_grpo.precision import float64
+from bayes_grpo.progress import progress_bar
+from bayes_grpo.results import SUMMARY, assemble
+from bayes_grpo.run import Run
+from bayes_grpo.sampler import Sampling, sample
+from bayes_grpo.timeline import Timeline, future_ticks
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+MAX_CELLS = 4_000_000
+"""Largest draws times rows of a stored curve; longer runs keep every n-th draw of their curves."""
+
+MAX_FUTURE_ROWS = 400
+"""Rows of a forecast whose steps were not listed."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Fit:
+    """The posterior of one model given one run.
+
+    Parameters
+    ----------
+    run
+        The run.
+    model
+        The model.
+    idata
+        `xarray.DataTree` with groups posterior, smoothed (latent reward of each row),
+        posterior_predictive, log_likelihood (of each row given those before), log_prior,
+        sample_stats, prior_units, observed_data, constant_data; its attributes say how to make
+        the fit again.
+    horizon
+        Planned last step.
+    seed
+        Seed of the fit.
+    """
+
+    run: Run
+    model: Model
+    idata: xr.DataTree
+    horizon: int
+    seed: int
+
+    @cached_property
+    def _bound(self) -> tuple[Program, Timeline, Data]:
+        return bind(self.model, self.run, self.horizon)
+
+    @cached_property
+    def convergence(self) -> Convergence:
+        """Whether the fit may be used."""
+        posterior = self.idata["posterior"]
+        draws = {name: posterior[name].to_numpy() for name in SUMMARY if name in posterior}
+        return assess(draws, self.idata["sample_stats"]["diverging"].to_numpy())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Everything that was assumed on the way from the log to the posterior."""
+        return (*self.run.notes, *self._bound[1].notes)
+
+    def summary(self, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> pd.DataFrame:
+        """Posterior of the quantities that users ask for.
+
+        Parameters
+        ----------
+        quantiles
+            Of the posterior, each in [0, 1].
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row a quantity, columns mean, sd, the quantiles (``5%`` ...), ess, r_hat, unit.
+            Rewards are in the reward's own unit, times in optimizer updates at the peak learning
+            rate.
+            ``attrs["convergence"]`` says whether the fit may be used.
+        """
+        from arviz_stats import ess, rhat  # type: ignore[attr-defined]
+
+        rows = {}
+        posterior = self.idata["posterior"]
+        for name, unit in SUMMARY.items():
+            if name not in posterior:
+                continue
+            values = posterior[name].to_numpy()
+            constant = np.ptp(values) == 0
+            rows[name] = {
+                "mean": values.mean(),
+                "sd": values.std(),
+                **{f"{100 * q:g}%": np.quantile(values, q) for q in quantiles},
+                "ess": np.nan if constant else float(ess(values)),
+                "r_hat": np.nan if constant else float(rhat(values)),
+                "unit": unit,
+            }
+        table = pd.DataFrame.from_dict(rows, orient="index")
+        table.index.name = "quantity"
+        table.attrs["convergence"] = str(self.convergence)
+        return table
+
+    def forecast(
+        self,
+        steps: int | Iterable[int] | None = None,
+        kind: Literal["observed", "mean"] = "observed",
+        quantiles: Sequence[float] = QUANTILES,
+    ) -> pd.DataFrame:
+        """Distribution of the reward beyond the end of the log.
+
+        Parameters
+        ----------
+        steps
+            How many steps ahead, or the steps themselves; None: to the planned last step.
+        kind
+            ``"observed"``: the reward that a logged row will show; ``"mean"``: without sampling
+            noise.
+        quantiles
+            Of the distribution, each in [0, 1].
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns step, mean, sd, and ``q05``, ``q25``, ... for the quantiles; one row a step.
+
+        Raises
+        ------
+        InputError
+            If a step is not beyond the end of the log, or kind or a quantile is not known.
+        """
+        if kind not in ("observed", "mean"):
+            raise InputError(f"forecast kind is {kind!r}: expected 'observed' or 'mean'")
+        if not all(0 <= q <= 1 for q in quantiles):
+            raise InputError(
+                f"forecast quantiles are {tuple(quantiles)}: expected numbers in [0, 1]"
+            )
+        wanted = self._future_steps(steps)
+        mean, observed = self.forecast_draws(wanted)
+        draws = observed if kind == "observed" else mean
+        columns = {
+            f"q{100 * q:04.1f}".removesuffix(".0"): np.quantile(draws, q, axis=0) for q in quantiles
+        }
+        return pd.DataFrame(
+            {"step": wanted, "mean": draws.mean(axis=0), "sd": draws.std(axis=0), **columns}
+        )
+
+    def forecast_draws(self, steps: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Draws of future rows from the posterior predictive distribution.
+
+        Parameters
+        ----------
+        steps
+            Steps beyond the end of the log, rising.
+
+        Returns
+        -------
+        mean, observed : ndarray
+            Reward without and with sampling noise, shape (draws, steps), kept inside the declared
+            reward bounds.
+        """
+        program, timeline, data = self._bound
+        wanted = np.asarray(steps, dtype=np.int64)
+        settings, table = self.run.settings, self.run.table
+        beyond = (wanted - int(table["step"].iloc[-1])) * settings.updates_per_step
+        updates = int(table["updates"].sum()) + beyond
+        # A future row is like the typical logged one.
+        rewarded = table[table["reward"].notna()]
+        generations = float(rewarded["generations"].median())
+        width = int(rewarded["updates"].median()) if timeline.windowed else 1
+        posterior = self.idata["posterior"]
+        flat = {
+            name: values.to_numpy().reshape(-1)
+            for name, values in self.idata["prior_units"].items()
+        }
+        ends = posterior["end_state"].to_numpy().reshape(-1, posterior.sizes["state"])
+        with float64():
+            future = future_ticks(
+                timeline,
+                responses_of(program.parts, settings.momentum),
+                updates,
+                width,
+                generations,
+            )
+            mean, observed = forecast_draws(program, data, future, flat, ends, self.seed + 1)
+        bounds = settings.reward_bounds
+        if bounds is None:
+            return mean, observed
+        return np.clip(mean, *bounds), np.clip(observed, *bounds)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the fit to a netCDF file, complete enough to go on working with it.
+
+        Parameters
+        ----------
+        path
+            File to write; one of that name is replaced at once or not at all.
+
+        Returns
+        -------
+        Path
+        """
+        from bayes_grpo.storage import save_fit
+
+        return save_fit(self, path)
+
+    def _future_steps(self, steps: int | Iterable[int] | None) -> np.ndarray:
+        table = self.run.table
+        last = int(table["step"].iloc[-1])
+        spacing = max(1, int(table["step"].diff().median()))
+        if steps is None or isinstance(steps, int | np.integer):
+            ahead = self.horizon - last if steps is None else int(steps)
+            if ahead < 1:
+                raise InputError(
+                    f"run '{self.run.name}': nothing to forecast: the planned last step is "
+                    f"{self.horizon} and the log goes to {last}; give more steps"
+                )
+            rows = max(1, ahead // spacing)
+            thin = -(-rows // MAX_FUTURE_ROWS)
+            wanted = np.arange(last + ahead, last, -spacing * thin, dtype=float)[::-1]
+        else:
+            wanted = np.asarray(list(steps), dtype=float)
+            if wanted.size == 0:
+                raise InputError("forecast steps are empty: expected at least one step")
+            if not np.all(np.equal(np.mod(wanted, 1), 0)):
+                raise InputError("forecast steps must be whole numbers")
+        if wanted[0] <= last or np.any(np.diff(wanted) <= 0):
+            raise InputError(
+                f"run '{self.run.name}': forecast steps must rise from beyond the last logged step "
+                f"{last}, found {wanted[0]:g} ... {wanted[-1]:g}"
+            )
+        return wanted.astype(np.int64)
+
+    def __repr__(self) -> str:
+        posterior = self.idata["posterior"]
+        plateau = posterior["plateau"].to_numpy()
+        low, mid, high = np.quantile(plateau, (0.05, 0.5, 0.95))
+        return (
+            f"Fit of '{self.model.name}' to '{self.run.name}': plateau {mid:.3g} "
+            f"(90 % {low:.3g} to {high:.3g}), {posterior.sizes['chain']} chains x "
+            f"{posterior.sizes['draw']} draws, {self.convergence}"
+        )
+
+    def _repr_html_(self) -> str:
+        import html
+
+        table = self.summary().to_html(float_format="{:.4g}".format)
+        return f"<p>{html.escape(repr(self))}</p>{table}"
+
+
+def fit(
+    run: Run,
+    model: str | Path | Model = "oscillator",
+    *,
+    seed: int = 0,
+    horizon: int | None = None,
+    chains: int = 4,
+    draws: int = 1000,
+    tune: int = 1000,
+    progress: bool = True,
+    target_accept: float = 0.85,
+) -> Fit:
+    """Fit a model to a run by NUTS.
+
+    Parameters
+    ----------
+    run
+        The run.
+    model
+        Name of a shipped model, path of a model file, or a model.
+    seed
+        Seed of everything random.
+    horizon
+        Planned last step; None: the run's ``max_steps``, else twice the last logged step.
+    chains, draws, tune
+        Number of chains, and of kept and warm-up iterations of each.
+    progress
+        Whether to show a progress bar.
+    target_accept
+        Acceptance probability that NUTS tunes its step size to, in (0, 1).
+
+    Returns
+    -------
+    Fit
+        With a `ConvergenceWarning` if it did not converge.
+
+    Raises
+    ------
+    InputError
+        An unusable model file, horizon or number of iterations.
+    """
+    for name, value, least in (("chains", chains, 1), ("draws", draws, 4), ("tune", tune, 0)):
+        if not isinstance(value, int | np.integer) or value < least:
+            raise InputError(f"{name} is {value!r}: expected a whole number of at least {least}")
+    if not 0 < target_accept < 1:
+        raise InputError(f"target_accept is {target_accept!r}: expected a number between 0 and 1")
+    checked = load_model(model)
+    sampling = Sampling(chains, tune, draws, target_accept)
+    with float64():
+        program, timeline, data = bind(checked, run, horizon)
+        with progress_bar(
+            chains * (tune + draws), f"{checked.name}: {run.name}", progress
+        ) as report:
+            drawn = sample(program, data, sampling, seed, report)
+        thin = _thinning(chains * draws * len(data.ticks.reward), draws)
+        levels, paths = levels_and_paths(program, data, drawn.values, seed, thin)
+        idata = assemble(run, checked, program, timeline, drawn, levels, paths, thin)
+    idata.attrs.update(sampling=str(sampling), seed=seed, horizon=timeline.planned_step)
+    result = Fit(run, checked, idata, int(timeline.planned_step), seed)
+    if not result.convergence.converged:
+        warnings.warn(f"run '{run.name}': {result.convergence}", ConvergenceWarning, stacklevel=2)
+    return result
+
+
+def _thinning(cells: int, draws: int) -> int:
+    """Smallest divisor of the number of draws that keeps stored curves below `MAX_CELLS`."""
+    divisors = [n for n in range(1, draws + 1) if draws % n == 0]
+    return next((n for n in divisors if cells / n <= MAX_CELLS), draws)

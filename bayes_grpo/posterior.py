@@ -1,0 +1,229 @@
+"""From draws of the parameters to everything else that a fit reports: arrays in, arrays out.
+
+For each draw the states are drawn given all rows (the filter has integrated them out), so that
+plateau, first reward and the latent curve are exact joint draws with the parameters.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from bayes_grpo.model import Data, Program
+from bayes_grpo.statespace import (
+    Noise,
+    Ticks,
+    draw_states,
+    filter_run,
+    noise_shapes,
+    row_means,
+    simulate,
+)
+
+BATCH_CELLS = 1_100_000
+"""Draws times ticks that are worked on at once: bounds the memory that long runs need."""
+
+
+class Levels(NamedTuple):
+    """Per-draw numbers of a fit, shape (draws,) unless said otherwise.
+
+    Parameters
+    ----------
+    params
+        All numbers of the recursion in natural units.
+    initial_reward, reward_now
+        Expected reward at the start and after the last logged row.
+    initial_plateau, plateau
+        The level that the reward is heading for, at the start and after the last logged row.
+    end
+        State after the last tick, shape (draws, size).
+    """
+
+    params: dict[str, Array]
+    initial_reward: Array
+    reward_now: Array
+    initial_plateau: Array
+    plateau: Array
+    end: Array
+
+
+class Paths(NamedTuple):
+    """Per-draw curves of a fit over all (padded) ticks, shape (draws, ticks).
+
+    Parameters
+    ----------
+    latent
+        Reward without sampling noise of the row that the tick ends or continues, given all rows.
+    replicate
+        Logged reward of a new run with the same parameters, start and plateau at the start.
+    log_likelihood
+        Log density of each row given the rows before it.
+    """
+
+    latent: Array
+    replicate: Array
+    log_likelihood: Array
+
+
+def _levels(
+    program: Program, data: Data, draw: Mapping[str, Array], noise: Noise
+) -> tuple[Levels, Array]:
+    params = program.params(draw, data)
+    states, end = draw_states(program.system, params, data.ticks, noise, windowed=program.windowed)
+    tick = jax.tree.map(lambda a: a[-1], data.ticks)
+    now = jnp.asarray(program.system.observe(params, tick, tuple(end)))
+    level = program.parts.plateau_index
+    as_arrays = {name: jnp.asarray(value) for name, value in params.items()}
+    return Levels(as_arrays, states[0][0], now, states[0][level], end[level], end), states
+
+
+def _levels_only(
+    program: Program, data: Data, draw: Mapping[str, Array], noise: Noise, replicate: Noise
+) -> Levels:
+    del replicate
+    return _levels(program, data, draw, noise)[0]
+
+
+def _levels_and_paths(
+    program: Program, data: Data, draw: Mapping[str, Array], noise: Noise, replicate: Noise
+) -> tuple[Levels, Paths]:
+    levels, states = _levels(program, data, draw, noise)
+    params = program.params(draw, data)
+    latent = row_means(program.system, params, data.ticks, states)
+    _, rewards, _ = simulate(program.system, params, data.ticks, replicate, start=states[0])
+    rows = filter_run(program.system, params, data.ticks, windowed=program.windowed).log_density
+    return levels, Paths(latent, rewards, rows)
+
+
+def _future(
+    program: Program,
+    data: Data,
+    future: tuple[Ticks, Array, Array],
+    draw: Mapping[str, Array],
+    end: Array,
+    noise: Noise,
+) -> tuple[Array, Array]:
+    ticks, first, last = future
+    params = program.params(draw, data)
+    states, _, _ = simulate(program.system, params, ticks, noise, start=end)
+    total = jnp.concatenate(
+        [jnp.zeros(1), jnp.cumsum(row_means(program.system, params, ticks, states))]
+    )
+    mean = (total[last + 1] - total[first]) / (last + 1 - first)
+    rows = jax.tree.map(lambda a: a[last], ticks)
+    variance = jax.vmap(lambda tick: program.system.sampling_variance(params, tick))(rows)
+    return mean, mean + jnp.sqrt(variance) * noise.rows[last]
+
+
+@lru_cache(maxsize=64)
+def _compiled(program: Program, what: Callable[..., Any]) -> Any:
+    """Compile ``what`` for many draws at once; its first arguments are common to all of them."""
+
+    def run(common: tuple[Any, ...], each: tuple[Any, ...]) -> Any:
+        return jax.vmap(lambda *own: what(program, *common, *own))(*each)
+
+    return jax.jit(run)
+
+
+def _in_batches(
+    function: Callable[..., Any],
+    common: tuple[Any, ...],
+    each: tuple[Any, ...],
+    shapes: Sequence[tuple[tuple[int, ...], ...]],
+    rng: np.random.Generator,
+) -> Any:
+    """Apply a compiled function to draws, a batch of one size at a time, with fresh noise."""
+    count = jax.tree.leaves(each)[0].shape[0]
+    ticks = shapes[0][-1][0]
+    size = -(-count // -(-count * ticks // BATCH_CELLS))
+    parts = []
+    for begin in range(0, count, size):
+        chosen = np.minimum(np.arange(begin, begin + size), count - 1)
+        own = jax.tree.map(lambda a, chosen=chosen: a[chosen], each)
+        noise = (Noise(*(rng.standard_normal((size, *shape)) for shape in s)) for s in shapes)
+        parts.append(jax.tree.map(np.asarray, function(common, (*own, *noise))))
+    return jax.tree.map(lambda *arrays: np.concatenate(arrays)[:count], *parts)
+
+
+def levels_and_paths(
+    program: Program, data: Data, draws: Mapping[str, np.ndarray], seed: int, thin: int = 1
+) -> tuple[Levels, Paths]:
+    """Everything that a fit reports, from draws of the sampled parameters.
+
+    Parameters
+    ----------
+    program, data
+        From `bayes_grpo.model.bind`.
+    draws
+        Draws in the priors' own units, shape (chains, draws) each.
+    seed
+        Seed of the states' draws.
+    thin
+        Curves are kept for every ``thin``-th draw of a chain.
+
+    Returns
+    -------
+    Levels
+        For every draw, with leading axes (chains, draws).
+    Paths
+        For every ``thin``-th draw, with leading axes (chains, draws / thin).
+    """
+    chains = next(iter(draws.values())).shape[0]
+    shape = _noise_shapes(program, data, data.ticks, draws)
+    rng = np.random.default_rng(seed)
+    flat = lambda a: a.reshape((-1, *a.shape[2:]))  # noqa: E731
+    with_paths = _compiled(program, _levels_and_paths)
+    some = {name: flat(values[:, ::thin]) for name, values in draws.items()}
+    levels, paths = _in_batches(with_paths, (data,), (some,), (shape, shape), rng)
+    if thin > 1:
+        every = {name: flat(values) for name, values in draws.items()}
+        only = _compiled(program, _levels_only)
+        levels = _in_batches(only, (data,), (every,), (shape, shape), rng)
+    back = lambda a: a.reshape((chains, -1, *a.shape[1:]))  # noqa: E731
+    return jax.tree.map(back, (levels, paths))
+
+
+def forecast_draws(
+    program: Program,
+    data: Data,
+    future: tuple[Ticks, np.ndarray, np.ndarray],
+    draws: Mapping[str, np.ndarray],
+    ends: np.ndarray,
+    seed: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Future rows, drawn from the posterior predictive distribution.
+
+    Parameters
+    ----------
+    program, data
+        From `bayes_grpo.model.bind`.
+    future
+        Ticks, first and last tick of each row: from `bayes_grpo.timeline.future_ticks`.
+    draws
+        Draws in the priors' own units, shape (draws,) each.
+    ends
+        State after the last logged tick, shape (draws, size).
+    seed
+        Seed of the future.
+
+    Returns
+    -------
+    mean, observed : ndarray
+        Reward without and with sampling noise, shape (draws, steps).
+    """
+    shape = _noise_shapes(program, data, future[0], draws)
+    rng = np.random.default_rng(seed)
+    return _in_batches(
+        _compiled(program, _future), (data, future), (dict(draws), ends), (shape,), rng
+    )
+
+
+def _noise_shapes(
+    program: Program, data: Data, ticks: Ticks, draws: Mapping[str, np.ndarray]
+) -> tuple[tuple[int, ...], ...]:
+    first = {name: values.flat[0] for name, values in draws.items()}
+    return noise_shapes(program.system, program.params(first, data), ticks)

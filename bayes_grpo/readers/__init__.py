@@ -1,0 +1,221 @@
+"""Readers of training logs: one module a trainer, each knows its files by their content."""
+
+import glob
+import os
+import re
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bayes_grpo.errors import InputError
+from bayes_grpo.readers.protocol import Parsed, Reader
+from bayes_grpo.readers.tables import CSV, JSON, JSON_LINES
+from bayes_grpo.readers.text import is_binary, read_head
+from bayes_grpo.readers.trl import TRL
+from bayes_grpo.run import Run
+from bayes_grpo.settings import Settings
+
+__all__ = ["READERS", "Parsed", "Reader", "SkippedLogWarning", "read_run", "read_runs"]
+
+# Asked in this order; the first that knows the file reads it. Trainers come before plain tables.
+READERS: tuple[Reader, ...] = (TRL, JSON_LINES, JSON, CSV)
+
+_STATE = "trainer_state.json"
+
+
+class SkippedLogWarning(UserWarning):
+    """A file of a folder or pattern could not be read and was left out; the message says why."""
+
+
+def read_run(path: str | os.PathLike[str], **settings: Any) -> Run:
+    """Read the log of one training run.
+
+    Parameters
+    ----------
+    path
+        A log file of any known format under any name, an output or checkpoint folder of TRL (its
+        newest ``trainer_state.json`` is read), or a folder with one log.
+    **settings
+        Settings given by hand, such as ``group_size=8``; they win over what the log says. See
+        `Settings`.
+
+    Returns
+    -------
+    Run
+        Checked; everything that had to be assumed is in its ``notes``.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, no reader knows it, it holds several runs, or its contents cannot
+        be used. The message is one line that names the file and the mend.
+    """
+    _check_names(settings)
+    path = Path(path)
+    if path.is_dir():
+        logs = _logs_in(path)
+        if len(logs) > 1:
+            # A README or a configuration beside the log is no second log.
+            logs = [file for file in logs if _is_known(file)] or logs
+        if len(logs) > 1:
+            raise InputError(
+                f"{path}: the folder holds {len(logs)} files, expected one log: name one, "
+                "or use read_runs"
+            )
+        path = logs[0]
+    runs = _read_file(path, settings)
+    if len(runs) > 1:
+        names = ", ".join(f"'{run.name}'" for run in runs)
+        raise InputError(f"{path}: the file holds {len(runs)} runs ({names}): use read_runs")
+    return runs[0]
+
+
+def read_runs(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], **settings: Any
+) -> list[Run]:
+    """Read the logs of several training runs.
+
+    Parameters
+    ----------
+    paths
+        Files, folders and patterns such as ``"logs/*.csv"``, or one of them. A folder is searched
+        with all below it; an output folder of TRL counts as one log.
+    **settings
+        Settings given by hand, for all runs; see `Settings`.
+
+    Returns
+    -------
+    list of Run
+        In the order of the paths, sorted within a folder or pattern.
+
+    Raises
+    ------
+    InputError
+        If a file named by its own path cannot be read, or a folder or pattern has no readable log.
+
+    Warns
+    -----
+    SkippedLogWarning
+        For each file of a folder or pattern that cannot be read; it is left out.
+    """
+    _check_names(settings)
+    if isinstance(paths, str | os.PathLike):
+        paths = [paths]
+    runs: list[Run] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            runs += _read_all(path, _logs_in(path), settings)
+        elif not path.exists() and glob.has_magic(str(path)):
+            # pathlib's glob takes no absolute patterns.
+            matches = sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207
+            files = [file for at in matches for file in (_logs_in(at) if at.is_dir() else [at])]
+            if not files:
+                raise InputError(f"{path}: no file matches the pattern")
+            runs += _read_all(path, files, settings)
+        else:
+            runs += _read_file(path, settings)
+    if not runs:
+        raise InputError("no path was given: expected log files, folders or patterns")
+    return runs
+
+
+def _check_names(settings: dict[str, Any]) -> None:
+    # A wrong setting is the caller's slip, not the fault of the first file it is applied to.
+    Settings(settings)
+
+
+def _read_all(origin: Path, files: Sequence[Path], settings: dict[str, Any]) -> list[Run]:
+    runs: list[Run] = []
+    reason = ""
+    for file in files:
+        try:
+            runs += _read_file(file, settings)
+        except InputError as error:
+            reason = str(error)
+            warnings.warn(f"left out: {error}", SkippedLogWarning, stacklevel=3)
+    if not runs:
+        raise InputError(f"{origin}: none of its {len(files)} files is a readable log ({reason})")
+    return runs
+
+
+def _logs_in(folder: Path) -> list[Path]:
+    """Return the files of a folder that may be logs; never empty."""
+    if (state := _newest_state(folder)) is not None:
+        return [state]
+    files: list[Path] = []
+    for entry in sorted(folder.iterdir()):
+        if entry.name.startswith("."):
+            continue
+        if entry.is_file():
+            files.append(entry)
+        elif entry.is_dir():
+            files += _logs_in_or_none(entry)
+    if not files:
+        raise InputError(f"{folder}: the folder holds no log: expected files, or the output of TRL")
+    return files
+
+
+def _logs_in_or_none(folder: Path) -> list[Path]:
+    try:
+        return _logs_in(folder)
+    except InputError:
+        return []  # an empty folder among others is no fault
+
+
+def _newest_state(folder: Path) -> Path | None:
+    """Return the trainer state that goes furthest, in the folder itself or its checkpoints."""
+    checkpoints = []
+    for state in folder.glob(f"checkpoint-*/{_STATE}"):
+        if number := re.fullmatch(r"checkpoint-(\d+)", state.parent.name):
+            checkpoints.append((int(number.group(1)), state))
+    if (folder / _STATE).is_file():
+        return folder / _STATE  # written at the end of the training, or the folder is a checkpoint
+    return max(checkpoints)[1] if checkpoints else None
+
+
+def _read_file(path: Path, settings: dict[str, Any]) -> list[Run]:
+    try:
+        if not path.exists():
+            raise InputError("no such file or folder: check the path")
+        head = read_head(path)
+        if not head.strip():
+            raise InputError("the file is empty: expected a training log")
+        parsed = _reader(path, head).read(path)
+        return [
+            Run.from_table(
+                run.table,
+                _name(path, run.label),
+                source=str(path),
+                read=run.settings,
+                notes=run.notes,
+                **settings,
+            )
+            for run in parsed
+        ]
+    except InputError as error:
+        raise error.at(str(path)) from error.__cause__
+
+
+def _is_known(path: Path) -> bool:
+    head = read_head(path)
+    return any(reader.sniff(path, head) for reader in READERS)
+
+
+def _reader(path: Path, head: str) -> Reader:
+    for reader in READERS:
+        if reader.sniff(path, head):
+            return reader
+    if is_binary(head):
+        raise InputError("a binary file: expected a training log as text")
+    looked = "; ".join(f"{reader.name}: {reader.looks_for}" for reader in READERS)
+    raise InputError(f"no reader knows this format; looked for {looked}")
+
+
+def _name(path: Path, label: str) -> str:
+    """Name a run after its file; a trainer state, after the folder of the training."""
+    stem = path.stem
+    if path.name == _STATE:
+        parents = [p for p in path.resolve().parents if not re.match(r"checkpoint-\d+$", p.name)]
+        stem = parents[0].name or stem
+    return f"{stem}: {label}" if label else stem

@@ -1,0 +1,168 @@
+"""Draws put into ArviZ's form: named groups, named dimensions, and how to make the fit again."""
+
+import json
+import platform
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from bayes_grpo.model import LEVELS, Model, Program
+from bayes_grpo.posterior import Levels, Paths
+from bayes_grpo.reduction import curvature, oscillation_period, temperature
+from bayes_grpo.run import Run
+from bayes_grpo.sampler import Draws
+from bayes_grpo.timeline import Timeline
+from bayes_grpo.trajectory import damping_ratio
+
+FORMAT = 1
+"""Version of the layout of a saved fit."""
+
+SUMMARY = {
+    "plateau": "reward",
+    "reward_now": "reward",
+    "initial_reward": "reward",
+    "relaxation_time": "updates",
+    "damping_ratio": "1",
+    "curvature": "1 / learning rate",
+    "temperature": "reward^2 / learning rate^2",
+    "fluctuation_sd": "reward",
+    "drift_sd": "reward",
+    "sampling_sd": "reward",
+}
+"""Quantities of the summary table, in its order, with their units."""
+
+
+def assemble(
+    run: Run,
+    model: Model,
+    program: Program,
+    timeline: Timeline,
+    drawn: Draws,
+    levels: Levels,
+    paths: Paths,
+    thin: int,
+) -> xr.DataTree:
+    """Build the data tree of a fit.
+
+    Parameters
+    ----------
+    run, model, program, timeline
+        What was fitted.
+    drawn, levels, paths
+        From `bayes_grpo.sampler.sample` and `bayes_grpo.posterior.levels_and_paths`.
+    thin
+        Curves were kept for every ``thin``-th draw.
+
+    Returns
+    -------
+    xarray.DataTree
+    """
+    steps = run.table["step"].to_numpy()[timeline.rows]
+    # Padding stands before the run, so that its ticks are counted from the end.
+    at = timeline.row_tick - len(timeline.ticks.reward)
+    chains, draws = levels.plateau.shape
+    whole = {"chain": np.arange(chains), "draw": np.arange(draws)}
+    some = {"chain": np.arange(chains), "draw": np.arange(draws)[::thin]}
+
+    def per_draw(variables: dict[str, np.ndarray]) -> xr.Dataset:
+        return xr.Dataset({n: (("chain", "draw"), v) for n, v in variables.items()}, coords=whole)
+
+    def per_row(variables: dict[str, Any]) -> xr.Dataset:
+        return xr.Dataset(
+            {n: (("chain", "draw", "step"), v[..., at]) for n, v in variables.items()},
+            coords={**some, "step": steps},
+        )
+
+    posterior = per_draw(_quantities(run, program, levels))
+    posterior["end_state"] = (("chain", "draw", "state"), levels.end)
+    rows = run.table.iloc[timeline.rows]
+    tree = xr.DataTree.from_dict(
+        {
+            "posterior": posterior,
+            "smoothed": per_row({"reward": paths.latent}),
+            "posterior_predictive": per_row({"reward": paths.replicate}),
+            "log_likelihood": per_row({"reward": paths.log_likelihood}),
+            "log_prior": per_draw(_log_prior(model, program, timeline, drawn, levels)),
+            "sample_stats": per_draw(drawn.stats),
+            "prior_units": per_draw(drawn.values),
+            "observed_data": xr.Dataset(
+                {"reward": ("step", rows["reward"].to_numpy())}, coords={"step": steps}
+            ),
+            "constant_data": xr.Dataset(
+                {
+                    "updates": ("step", timeline.row_updates),
+                    "generations": ("step", rows["generations"].to_numpy()),
+                    "relative_learning_rate": (
+                        "step",
+                        timeline.ticks.learning_rate[timeline.row_tick],
+                    ),
+                },
+                coords={"step": steps},
+            ),
+        }
+    )
+    tree.attrs.update(provenance(run, model))
+    return tree
+
+
+def provenance(run: Run, model: Model) -> dict[str, Any]:
+    """Attributes that say what a fit was made from and with."""
+    packages = ("bayes-grpo", "jax", "numpyro", "arviz", "numpy")
+    return {
+        "format": FORMAT,
+        "run": run.name,
+        "source": run.source or "",
+        "model": model.name,
+        "model_file": model.text,
+        "settings": run.settings.to_json(),
+        "notes": json.dumps(run.notes),
+        "versions": json.dumps(
+            {"python": platform.python_version(), **{name: version(name) for name in packages}}
+        ),
+    }
+
+
+def _quantities(run: Run, program: Program, levels: Levels) -> dict[str, np.ndarray]:
+    """Posterior draws of the reported quantities, in natural units."""
+    params = levels.params
+    momentum, pull = params["momentum"], params["pull"]
+    per_step = params["updates_per_step"]
+    found: dict[str, Any] = {
+        "plateau": levels.plateau,
+        "reward_now": levels.reward_now,
+        "initial_reward": levels.initial_reward,
+        "initial_plateau": levels.initial_plateau,
+        "relaxation_time": params["relaxation_time"],
+        "curvature": curvature(params["relaxation_time"], run.settings),
+    }
+    if np.any(momentum > 0):  # without momentum there is no oscillator to speak of
+        found["damping_ratio"] = np.asarray(damping_ratio(momentum, pull))
+        found["effective_momentum"] = momentum
+        found["oscillation_period"] = oscillation_period(momentum, pull) * per_step
+    if "shock_sd" in params:
+        diffusion = params["shock_sd"] / (1 - momentum) / np.sqrt(per_step)
+        found["temperature"] = temperature(diffusion, run.settings)
+    for source in ("fluctuation_sd", "drift_sd", "sampling_sd"):
+        if source in params:
+            found[source] = params[source]
+    return found
+
+
+def _log_prior(
+    model: Model, program: Program, timeline: Timeline, drawn: Draws, levels: Levels
+) -> dict[str, np.ndarray]:
+    """Log prior density of each parameter, in the unit of its prior."""
+    densities: dict[str, Any] = {
+        name: model.priors[name].in_unit().log_prob(drawn.values[name]) for name in program.sampled
+    }
+    starts = {"plateau": levels.initial_plateau, "initial_reward": levels.initial_reward}
+    for name in LEVELS:
+        prior = model.priors[name]
+        if prior.gaussian:
+            mean, sd = prior.moments(timeline.scale)
+            densities[name] = -0.5 * ((starts[name] - mean) / sd) ** 2 - np.log(
+                sd * np.sqrt(2 * np.pi)
+            )
+    return {name: np.asarray(values) for name, values in densities.items()}
