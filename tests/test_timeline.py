@@ -92,8 +92,9 @@ def test_single_rows_with_spacing_see_one_batch():
 
 def test_single_rows_see_the_batch_in_use():
     """Four updates a batch: update 10 works on the third batch, update 12 too, 13 on the fourth."""
-    assert rows_of(laid_out([10, 13], refresh_interval=4)) == [(2, 2), (3, 3)]
-    assert rows_of(laid_out([12, 13], refresh_interval=4)) == [(2, 2), (3, 3)]
+    for done in ([10, 13], [12, 13], [9, 16]):
+        columns = {"updates": [done[0], done[1] - done[0]]}
+        assert rows_of(laid_out(done, columns=columns, refresh_interval=4)) == [(2, 2), (3, 3)]
 
 
 def test_a_step_that_is_one_batch_of_many_updates():
@@ -164,6 +165,12 @@ def test_a_counter_from_zero():
     assert rows_of(laid_out([0, 1, 2])) == [(0, 0), (1, 1), (2, 2)]
 
 
+def test_rows_between_refreshes_lie_a_refresh_apart():
+    """What bounds a time scale by the rows must not let it fall below a tick."""
+    assert laid_out(range(1, 17), refresh_interval=8).scale.row_updates == 8
+    assert laid_out(range(8, 65, 8), refresh_interval=4).scale.row_updates == 8
+
+
 def test_a_tick_for_each_update():
     timeline = laid_out([4, 8, 12], row_average="window", lag=3, one_update_ticks=True)
     assert timeline.updates_per_tick == 1
@@ -227,9 +234,18 @@ def test_more_ticks_than_rows_need_are_merged(monkeypatch):
 def test_updates_are_not_merged_where_each_matters(monkeypatch):
     """A lag is counted in updates: merged ticks would stand for another lag and another pull."""
     monkeypatch.setattr(timeline_module, "MAX_TICKS", 100)
-    timeline = laid_out([1000, 2000, 4000], lag=2, one_update_ticks=True)
+
+    def lagging(last):
+        updates = [500, 500, last - 1000]
+        return laid_out(
+            [500, 1000, last], columns={"updates": updates}, lag=2, one_update_ticks=True
+        )
+
+    timeline = lagging(2000)
     assert timeline.updates_per_tick == 1
-    assert len(timeline.ticks.reward) == 4000
+    assert len(timeline.ticks.reward) == 2000
+    with pytest.raises(InputError, match=r"'run'.*2001 updates.*at most 2000.*lag_pattern='hold'"):
+        lagging(2001)
 
 
 # --- learning rate -------------------------------------------------------------------------------
