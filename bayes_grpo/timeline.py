@@ -89,7 +89,8 @@ def build_timeline(
     Raises
     ------
     InputError
-        If the horizon lies before the end of the log.
+        If the horizon lies before the end of the log, or a trajectory that needs a tick per update
+        would need absurdly many.
     """
     table, settings = run.table, run.settings
     notes: list[str] = []
@@ -100,7 +101,15 @@ def build_timeline(
     planned_updates = float(done[-1] + (planned - step[-1]) * settings.updates_per_step)
 
     length = 1 if one_update_ticks else settings.refresh_interval
-    if done[-1] > MAX_TICKS * length and done[-1] > 20 * len(done) * length:
+    too_many = done[-1] > MAX_TICKS * length and done[-1] > 20 * len(done) * length
+    # A lag is a number of updates: were they merged, it would be another lag.
+    if too_many and one_update_ticks and done[-1] > 20 * MAX_TICKS:
+        raise InputError(
+            f"run '{run.name}': {done[-1]} updates with {len(done)} rows are too many for a "
+            f"constant lag, at most {20 * MAX_TICKS}: set lag_pattern='hold', lag=0, or choose "
+            "another model"
+        )
+    if too_many and not one_update_ticks:
         merged = int(-(-done[-1] // (MAX_TICKS * length)))
         notes.append(
             f"{done[-1]} updates with {len(done)} rows: {merged * length} updates are taken as one"
@@ -115,11 +124,13 @@ def build_timeline(
     generations = table["generations"].to_numpy(dtype=float)
     has_reward = np.isfinite(reward)
     spread = float(np.std(reward[has_reward]))
+    # Rows closer than a tick are averaged below: they lie a tick apart.
+    spacing = float(np.median(np.diff(done))) if len(done) > 1 else 0.0
     scale = RunScale(
         location=float(np.median(reward[has_reward])),
         scale=spread,
         planned_updates=planned_updates,
-        row_updates=float(np.median(np.diff(done))) if len(done) > 1 else float(length),
+        row_updates=max(spacing, float(length)),
     )
     schedule = _schedule(run, done)
     notes.append(schedule.why)

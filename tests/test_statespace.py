@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.linalg
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,10 +30,13 @@ from bayes_grpo.model import Data, bind, build_program, parse_model
 from bayes_grpo.priors import RunScale
 from bayes_grpo.run import Run
 from bayes_grpo.statespace import (
+    Noise,
     Ticks,
+    draw_noise,
     draw_states,
     filter_run,
     log_likelihood,
+    noise_shapes,
     row_means,
     simulate,
     smooth,
@@ -596,62 +600,86 @@ def test_smoothed_states_are_the_dense_conditional_means(shape, windowed):
     np.testing.assert_allclose(found, expected.reshape(states.shape[:2]), rtol=1e-7, atol=1e-9)
 
 
-def assert_sample_moments(samples, mean, covariance):
-    """Means and covariances of draws, each within six standard errors of the exact ones."""
-    count = len(samples)
-    deviation = np.sqrt(np.clip(np.diag(covariance), 0, None))
-    off = np.abs(samples.mean(axis=0) - mean)
-    assert np.all(off <= 6 * deviation / sqrt(count) + 1e-9), off.max()
-    error = np.sqrt((np.outer(deviation, deviation) ** 2 + covariance**2) / count)
-    off = np.abs(np.cov(samples.T) - covariance)
-    assert np.all(off <= 6 * error + 1e-9), (off / (error + 1e-12)).max()
+@cache
+def noise_directions(shapes):
+    """Every unit vector of the noise of a run, and no noise at all in front of them."""
+    sizes = [int(np.prod(shape)) for shape in shapes]
+    directions = np.concatenate([np.zeros((1, sum(sizes))), np.eye(sum(sizes))])
+    parts = np.split(directions, np.cumsum(sizes)[:-1], axis=1)
+    return Noise(*(part.reshape(-1, *shape) for part, shape in zip(parts, shapes, strict=True)))
 
 
-DRAWS = 10_000
+def affine_in_noise(function, shapes):
+    """What ``function`` makes of noise, as constant and weights: it is affine, so this is all."""
+    values = jax.jit(jax.vmap(function))(noise_directions(shapes))
+    flat = np.concatenate([np.asarray(v).reshape(len(v), -1) for v in values], axis=1).T
+    return np.concatenate([flat[:, :1], flat[:, 1:] - flat[:, :1]], axis=1)
 
 
-@pytest.mark.parametrize(("shape", "windowed"), [("hold", False), ("lag 2", True)])
+@pytest.mark.parametrize(
+    ("shape", "windowed"),
+    [("oscillator", True), ("exponential", False), ("hold", False), ("lag 2", True)],
+)
 def test_drawn_states_have_the_dense_conditional_moments(shape, windowed):
-    case = make_case(np.random.default_rng(6), shape, windowed=windowed, ticks=8)
+    """Draws are affine in standard normal noise: their moments are exact, without any sampling."""
+    case = make_case(np.random.default_rng(6), shape, windowed=windowed, ticks=12)
     system, params, ticks = case.parts()
-    draw = jax.jit(
-        jax.vmap(lambda key: draw_states(system, params, ticks, key, windowed=case.windowed))
+    draws = affine_in_noise(
+        lambda noise: draw_states(system, params, ticks, noise, windowed=case.windowed),
+        noise_shapes(system, params, ticks),
     )
-    states, end = draw(jax.random.split(jax.random.key(0), DRAWS))
-    samples = np.concatenate([np.asarray(states), np.asarray(end)[:, None]], axis=1)
     gaussian = case.gaussian()
     exact = state_vectors(case, gaussian)
-    mean, covariance = condition(
-        exact.reshape(-1, exact.shape[-1]), case.rows(gaussian), case.variance, case.y
-    )
-    assert_sample_moments(samples.reshape(DRAWS, -1), mean, covariance)
+    exact = np.concatenate([exact[:-1].reshape(-1, exact.shape[-1]), exact[-1]])
+    mean, covariance = condition(exact, case.rows(gaussian), case.variance, case.y)
+    found_mean, found_covariance = moments(draws)
+    np.testing.assert_allclose(found_mean, mean, rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(found_covariance, covariance, rtol=1e-7, atol=1e-10)
 
 
-@pytest.mark.parametrize(("shape", "start"), [("lag 2", None), ("hold", (0.2, 0.03, 0.8))])
+@pytest.mark.parametrize(
+    ("shape", "start"),
+    [("lag 2", None), ("exponential", None), ("oscillator", None), ("hold", (0.2, 0.03, 0.8))],
+)
 def test_simulated_runs_have_the_dense_moments(shape, start):
-    case = make_case(np.random.default_rng(7), shape, windowed=start is None, ticks=8)
+    case = make_case(np.random.default_rng(7), shape, windowed=start is None, ticks=12)
     system, params, ticks = case.parts()
     given_start = None if start is None else jnp.array(start)
-    draw = jax.jit(jax.vmap(lambda key: simulate(system, params, ticks, key, given_start)))
-    states, rewards, end = draw(jax.random.split(jax.random.key(1), DRAWS))
+
+    def simulated(noise):
+        states, rewards, end = simulate(system, params, ticks, noise, given_start)
+        return states, end, rewards[case.last]
+
+    runs = affine_in_noise(simulated, noise_shapes(system, params, ticks))
     gaussian = case.gaussian()
     if start is not None:  # from a given state: put there, and nothing uncertain about it
-        nudges = np.zeros((8, 3))
+        nudges = np.zeros((12, 3))
         nudges[0] = np.array(start) - gaussian.states[0, :, 0]
         gaussian = case.gaussian(nudges=nudges)
         for affine in gaussian:
             affine[..., 1:3] = 0
     exact = state_vectors(case, gaussian)
-    mean, covariance = moments(
-        np.concatenate([exact.reshape(-1, exact.shape[-1]), case.rows(gaussian)])
-    )
-    n = len(case.y)
-    covariance[-n:, -n:] += np.diag(case.variance)
-    samples = np.concatenate(
-        [np.asarray(part).reshape(DRAWS, -1) for part in (states, end, rewards[:, case.last])],
-        axis=1,
-    )
-    assert_sample_moments(samples, mean, covariance)
+    exact = np.concatenate([exact.reshape(-1, exact.shape[-1]), case.rows(gaussian)])
+    mean, covariance = moments(exact)
+    covariance[-len(case.y) :, -len(case.y) :] += np.diag(case.variance)
+    found_mean, found_covariance = moments(runs)
+    np.testing.assert_allclose(found_mean, mean, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(found_covariance, covariance, rtol=1e-9, atol=1e-13)
+
+
+def test_drawn_noise_is_standard_normal():
+    case = make_case(np.random.default_rng(8), "hold", windowed=False, ticks=3)
+    system, params, ticks = case.parts()
+    assert noise_shapes(system, params, ticks) == ((3,), (3, 3), (3,))
+    draw = jax.jit(jax.vmap(lambda key: draw_noise(system, params, ticks, key)))
+    noise = draw(jax.random.split(jax.random.key(0), 20_000))
+    numbers = np.concatenate([np.asarray(part).reshape(20_000, -1) for part in noise], axis=1)
+    assert numbers.shape == (20_000, 15)
+    for column in numbers.T:
+        assert scipy.stats.kstest(column, "norm").pvalue > 1e-4
+    for power in (1, 2):  # independent of each other, to six standard errors
+        correlation = np.corrcoef(numbers.T**power)
+        assert np.abs(correlation - np.eye(15)).max() < 6 / sqrt(20_000)
 
 
 def test_row_means_run_through_each_row():
