@@ -74,7 +74,7 @@ def number(value: float, digits: int = 3) -> str:
 
 def count(value: float) -> str:
     """Write a number of steps: two significant digits, never less than one step."""
-    return number(max(1.0, round(float(f"{value:.1e}"))), 7).partition(".")[0]
+    return f"{max(1, round(float(f'{value:.1e}'))):,}"
 
 
 def last_forecast_step(fit: Fit, horizon: int | None = None) -> int:

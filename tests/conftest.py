@@ -24,3 +24,11 @@ def strict_float64():
     """JAX as the package uses it, and with broadcasting between ranks, usually a slip, an error."""
     with float64(), jax.numpy_rank_promotion("raise"):
         yield
+
+
+@pytest.fixture(scope="session")
+def small_fit():
+    """A converged fit of the first example, for what comes after a fit; not to be changed."""
+    import bayes_grpo as bg
+
+    return bg.fit(bg.load_example(), "exponential", draws=500, tune=400, progress=False)
