@@ -24,3 +24,10 @@ def strict_float64():
     """JAX as the package uses it, and with broadcasting between ranks, usually a slip, an error."""
     with float64(), jax.numpy_rank_promotion("raise"):
         yield
+
+
+@pytest.fixture(scope="module")
+def x64():
+    """JAX as the package uses it."""
+    with float64():
+        yield
