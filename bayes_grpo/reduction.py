@@ -78,3 +78,31 @@ def oscillation_period(momentum: Any, pull: Any) -> Any:
         cosine = (1 + momentum - pull) / (2 * np.sqrt(momentum))
         inside = np.where(np.abs(cosine) < 1, cosine, np.nan)
         return 2 * np.pi / np.arccos(inside)
+
+
+def settling_time(relaxation_time: Any, damping_ratio: Any = np.inf) -> Any:
+    """Time in which 95 % of the distance to the plateau is covered, at the peak learning rate.
+
+    Three time constants of the slowest mode of the continuous oscillator: three relaxation times
+    without inertia, ``3 relaxation_time / (2 damping_ratio^2)`` (the envelope) where it oscillates.
+
+    Parameters
+    ----------
+    relaxation_time
+        In any unit of time, > 0, any shape.
+    damping_ratio
+        Greater than 0; infinite without inertia.
+
+    Returns
+    -------
+    ndarray
+        In the unit of the relaxation time.
+    """
+    with np.errstate(divide="ignore"):
+        inverse_square = 1 / np.square(np.asarray(damping_ratio, dtype=float))
+    # Rates of the two modes, times the relaxation time: 2 d^2 (1 -+ sqrt(1 - 1 / d^2)). Written as
+    # 2 / (1 + sqrt(...)), the slow one keeps its digits at strong damping.
+    root = np.sqrt(np.clip(1 - inverse_square, 0, None))
+    oscillating = inverse_square > 1
+    rate = np.where(oscillating, 2 / np.where(oscillating, inverse_square, 1.0), 2 / (1 + root))
+    return 3 * np.asarray(relaxation_time) / rate

@@ -1,6 +1,7 @@
 """One training run: the table of its logged steps, and its settings."""
 
 import html
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from bayes_grpo.table import (
     check_ranges,
     check_reward_varies,
     merge_equal_steps,
+    natural_bounds,
     number_steps,
     ordered,
     rename_known,
@@ -167,7 +169,12 @@ class Run:
             check_reward_varies(table["reward"].to_numpy())
         except InputError as error:
             raise error.at(f"run '{self.name}', its first {len(table)} rows") from None
-        return Run(self.name, table, self.settings, self.source, self.notes)
+        settings = self.settings
+        if settings["reward_bounds"].provenance == "inferred":
+            # What later rows gave away was not known at the time.
+            items = {name: settings[name] for name in settings if name != "reward_bounds"}
+            settings = Settings(read={**items, **_inferred_bounds(table)})
+        return Run(self.name, table, settings, self.source, self.notes)
 
     def __len__(self) -> int:
         return len(self.table)
@@ -222,7 +229,7 @@ def _checked(
     check_reward_varies(frame["reward"].to_numpy())
     frame, rate, rated = _peak_learning_rate(frame)
     read, planned = _plan(frame, read, given)
-    settings = Settings(given, {**rate, **read})
+    settings = Settings(given, {**_inferred_bounds(frame), **rate, **read})
     _check_bounds(frame, settings)
     frame, counted = add_counts(
         frame,
@@ -266,6 +273,15 @@ def _plan(
         )
     kept = {name: item for name, item in read.items() if name != "max_steps"}
     return kept, (f"max_steps {planned.value} in the log is below its last step {last}: ignored",)
+
+
+def _inferred_bounds(frame: pd.DataFrame) -> dict[str, Setting]:
+    bounds = natural_bounds(frame["reward"].to_numpy())
+    if bounds is None:
+        return {}
+    hit = " and ".join(f"{b:g}" for b in bounds if math.isfinite(b))
+    why = f"the reward is exactly {hit} in several rows and never beyond"
+    return {"reward_bounds": Setting(bounds, "inferred", why)}
 
 
 def _check_bounds(frame: pd.DataFrame, settings: Settings) -> None:

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from numpyro.distributions import biject_to
 from numpyro.infer.hmc import hmc
 from numpyro.infer.util import constrain_fn, potential_energy
 
@@ -76,8 +77,15 @@ class _Machine(NamedTuple):
 
 
 @lru_cache(maxsize=32)
-def _machine(program: Program, tune: int, target_accept: float, max_tree_depth: int) -> _Machine:
-    """Compiled start, piece and back-transform of NUTS for one program."""
+def _machine(
+    program: Program, sampling: Sampling, structure: Any, shapes: tuple[tuple[int, ...], ...]
+) -> _Machine:
+    """Compile start, piece and back-transform of NUTS for one program and length of run."""
+    tune, target_accept, max_tree_depth = (
+        sampling.tune,
+        sampling.target_accept,
+        sampling.max_tree_depth,
+    )
 
     def potential(data: Data) -> Callable[[Mapping[str, Array]], Array]:
         return lambda z: potential_energy(program.numpyro_model, (data,), {}, z)
@@ -126,13 +134,29 @@ def _machine(program: Program, tune: int, target_accept: float, max_tree_depth: 
         one = lambda point: constrain_fn(program.numpyro_model, (data,), {}, point)  # noqa: E731
         return jax.vmap(one)(z)
 
-    return _Machine(jax.jit(start), jax.jit(advance), jax.jit(constrain))
+    data = jax.tree.unflatten(
+        structure, [jax.ShapeDtypeStruct(shape, jnp.float64) for shape in shapes]
+    )
+    key = jax.random.key(0)
+    state, (z, _) = jax.eval_shape(advance, jax.eval_shape(start, key, data), data)
+    kept = jax.tree.map(lambda a: jax.ShapeDtypeStruct((sampling.draws, *a.shape[1:]), a.dtype), z)
+    traced = (
+        jax.jit(start).lower(key, data),
+        jax.jit(advance).lower(state, data),
+        jax.jit(constrain).lower(kept, data),
+    )
+
+    def compiled(lowered: Any) -> Any:
+        with float64():
+            return lowered.compile()
+
+    # The compiler leaves the interpreter free: two programs are ready in the time of the longer.
+    with ThreadPoolExecutor(len(traced)) as pool:
+        return _Machine(*pool.map(compiled, traced))
 
 
 def first_point(program: Program, key: Array, data: Data) -> dict[str, Array]:
     """Most probable of some prior draws, on the unconstrained scale."""
-    from numpyro.distributions import biject_to
-
     points = {}
     for number, name in enumerate(program.sampled):
         prior = program.model.priors[name].in_unit()
@@ -174,7 +198,9 @@ def sample(
     """
     stop = Event()
     with float64():
-        machine = _machine(program, sampling.tune, sampling.target_accept, sampling.max_tree_depth)
+        data = jax.tree.map(lambda a: np.asarray(a, dtype=np.float64), data)
+        shapes = tuple(a.shape for a in jax.tree.leaves(data))
+        machine = _machine(program, sampling, jax.tree.structure(data), shapes)
         keys = jax.random.split(jax.random.key(seed), sampling.chains)
 
     def run_chain(chain: int) -> Any:

@@ -79,7 +79,8 @@ class Settings:
     max_steps : int or None
         Planned last step.
     reward_bounds : tuple of (float, float) or None
-        Lowest and highest reward that can occur, where that is known.
+        Lowest and highest reward that can occur, infinite where there is no bound. Inferred: a
+        reward that keeps hitting exactly 0 from above, or exactly 1 from below, is bounded there.
     kl_weight : float or None
         Weight of the penalty on the divergence from the reference policy.
 
@@ -332,11 +333,16 @@ def _optional(check: Check) -> Check:
 
 
 def _bounds(name: str, value: Any) -> tuple[float, float]:
-    expected = "a pair (lowest, highest) with lowest < highest"
+    expected = "a pair (lowest, highest) with lowest < highest; infinite where there is no bound"
     if isinstance(value, str):
         raise _wrong(name, value, expected)
     try:
-        low, high = (_as_number(name, bound, expected) for bound in value)
+        low, high = (
+            float(bound)
+            if isinstance(bound, float) and math.isinf(bound)
+            else _as_number(name, bound, expected)
+            for bound in value
+        )
     except (TypeError, ValueError) as error:
         raise _wrong(name, value, expected) from error
     if low >= high:
@@ -362,7 +368,9 @@ _SPECS: dict[str, _Spec] = {
     "updates_per_step": _Spec(1, "not in the log: a step is one update", _whole(1)),
     "row_average": _Spec("single", "a row is one rollout batch", _choice("window", "single")),
     "max_steps": _Spec(None, "not in the log", _optional(_whole(1))),
-    "reward_bounds": _Spec(None, "not declared", _optional(_bounds)),
+    "reward_bounds": _Spec(
+        None, "not declared, and no bound is hit again and again", _optional(_bounds)
+    ),
     "kl_weight": _Spec(
         None,
         "not in the log",

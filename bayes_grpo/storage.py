@@ -7,6 +7,7 @@ from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 
@@ -16,6 +17,7 @@ from bayes_grpo.model import parse_model
 from bayes_grpo.results import FORMAT
 from bayes_grpo.run import Run
 from bayes_grpo.settings import Settings
+from bayes_grpo.table import COUNTS
 
 
 def write_whole(path: str | Path, write: Callable[[Path], object]) -> Path:
@@ -86,7 +88,7 @@ def load_fit(path: str | Path) -> Fit:
         raise InputError(
             f"{path}: saved in format {form}, this version reads up to {FORMAT}: update bayes-grpo"
         )
-    table = pd.read_csv(StringIO(str(tree["run"]["table"].item())), float_precision="round_trip")
+    table = _exact_table(str(tree["run"]["table"].item()))
     run = Run(
         name=attributes["run"],
         table=table,
@@ -97,3 +99,14 @@ def load_fit(path: str | Path) -> Fit:
     model = parse_model(attributes["model_file"], name=attributes["model"], where=str(path))
     del tree["run"]
     return Fit(run, model, tree, int(attributes["horizon"]), int(attributes["seed"]))
+
+
+def _exact_table(text: str) -> pd.DataFrame:
+    """Read a run's table back, every number as it was: pandas' own parser may be off by a bit."""
+    cells = pd.read_csv(StringIO(text), dtype=str, keep_default_na=False)
+    columns = {}
+    for name in cells:
+        whole = name in ("step", *COUNTS)
+        values = [int(cell) if whole else float(cell or "nan") for cell in cells[name]]
+        columns[name] = np.array(values, dtype=np.int64 if whole else np.float64)
+    return pd.DataFrame(columns)

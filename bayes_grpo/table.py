@@ -11,6 +11,9 @@ from bayes_grpo.errors import InputError
 
 COUNTS = ("updates", "generations")
 
+HITS = 3
+"""Rows that must hit 0 or 1 exactly before it is taken as a bound of the reward."""
+
 # Above these a number is a slip, and arithmetic with it would overflow.
 _LARGEST_STEP = 2.0**53
 _LARGEST_REWARD = 1e100
@@ -263,6 +266,26 @@ def check_reward_varies(reward: np.ndarray) -> None:
             f"the reward is {present[0]:g} in all of the {present.size} rows that have one: a "
             "constant reward gives no learning signal and nothing to model"
         )
+
+
+def natural_bounds(reward: np.ndarray) -> tuple[float, float] | None:
+    """Find the bounds that rewards give away by hitting them exactly, again and again.
+
+    Parameters
+    ----------
+    reward
+        Shape (rows,), NaN where missing.
+
+    Returns
+    -------
+    tuple of float or None
+        0 as the lower bound where at least `HITS` rewards are exactly 0 and none is below, 1 as the
+        upper one where as many are exactly 1 and none is above, else infinite; None without either.
+    """
+    present = reward[~np.isnan(reward)]
+    low = 0.0 if np.min(present) == 0 and np.sum(present == 0) >= HITS else -math.inf
+    high = 1.0 if np.max(present) == 1 and np.sum(present == 1) >= HITS else math.inf
+    return None if math.isinf(low) and math.isinf(high) else (low, high)
 
 
 def add_counts(

@@ -1,6 +1,7 @@
 """`Settings` and `Run`: what is checked, what is derived, what is said."""
 
 import copy
+import math
 import pickle
 
 import numpy as np
@@ -327,3 +328,29 @@ def test_a_run_prints_itself():
     html = run._repr_html_()
     assert "&lt;mine&gt;" in html
     assert "<li>no step column" in html
+
+
+@pytest.mark.parametrize(
+    ("rewards", "bounds"),
+    [
+        ([0, 0, 0, 0.25, 0.5], (0.0, math.inf)),
+        ([0.5, 1, 1, 0.75, 1], (-math.inf, 1.0)),
+        ([0, 1, 0, 1, 0, 1], (0.0, 1.0)),
+        ([0, 0, 0.25, 1, 1], None),  # hit twice only
+        ([0, 0, 0, -0.25, 0.5], None),
+        ([1, 1, 1, 1.5, 0.5], None),
+        ([2, 2, 2, 1.5, 0.5], None),  # a coarse grid repeats its largest value without a bound
+    ],
+)
+def test_a_bound_that_is_hit_again_and_again_is_inferred(rewards, bounds):
+    run = Run.from_table(pd.DataFrame({"step": range(1, len(rewards) + 1), "reward": rewards}))
+    assert run.settings.reward_bounds == bounds
+    assert run.settings["reward_bounds"].provenance == ("default" if bounds is None else "inferred")
+
+
+def test_a_prefix_does_not_know_the_bounds_that_later_rows_gave_away():
+    run = Run.from_table(pd.DataFrame({"step": range(1, 8), "reward": [0.2, 0.5, 0, 0, 0, 0, 0.1]}))
+    assert run.settings.reward_bounds == (0.0, math.inf)
+    assert run.head(4).settings.reward_bounds is None
+    declared = Run.from_table(run.table, reward_bounds=(0, 1))
+    assert declared.head(4).settings.reward_bounds == (0.0, 1.0)

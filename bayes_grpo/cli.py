@@ -1,0 +1,250 @@
+"""The command ``bayes-grpo``: fit logs, forecast, list models.
+
+Exit status: 0 done, 2 bad input (one line on standard error), 3 sampling did not converge, 130
+stopped by Ctrl-C. JAX, ArviZ and matplotlib are imported inside the commands, so that ``--help``
+answers at once.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bayes_grpo import __version__
+from bayes_grpo.complaint import complain
+from bayes_grpo.errors import BayesGrpoError, InputError
+
+if TYPE_CHECKING:
+    from bayes_grpo.commands import Plan
+
+BAD_INPUT = 2
+NOT_CONVERGED = 3
+INTERRUPTED = 130
+
+
+class Program(click.Group):
+    """A group of commands that ends in one of the exit statuses above, never in a traceback."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run a command, turning every expected error into one line and a status."""
+        run = partial(super().main, args, prog_name, complete_var, standalone_mode=False, **extra)
+        if not standalone_mode:
+            return run()
+        sys.exit(_status(run))
+
+
+def _status(run: Callable[[], Any]) -> int:
+    try:
+        status: Any = run()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        return 0
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else "bayes-grpo"
+        complain(f"{error.format_message()} See '{where} --help'.")
+        return BAD_INPUT
+    except click.ClickException as error:
+        complain(error.format_message())
+        return BAD_INPUT
+    except BayesGrpoError as error:
+        complain(str(error))
+        return BAD_INPUT
+    except (click.Abort, KeyboardInterrupt):
+        complain("interrupted")
+        return INTERRUPTED
+    return status if isinstance(status, int) else 0
+
+
+@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="bayes-grpo")
+def main() -> None:
+    """Tell where the reward of a GRPO run will level off, when, and how sure that is."""
+
+
+def _setting(name: str, kind: Any, text: str, **extra: Any) -> Callable[[Any], Any]:
+    return click.option(f"--{name}", type=kind, default=None, help=text, **extra)
+
+
+# Range checks are left to Settings, which says what is wrong in the same words as the library.
+_SETTINGS = (
+    _setting("group-size", int, "Completions sampled for one prompt."),
+    _setting("prompts-per-step", int, "Prompts in one rollout batch."),
+    _setting("momentum", float, "First-moment decay of the optimizer (Adam's beta1)."),
+    _setting(
+        "momentum-convention",
+        click.Choice(["ema", "heavy_ball"]),
+        "Whether the gradient enters the momentum with weight 1 - momentum (Adam) or 1 (SGD).",
+    ),
+    _setting("learning-rate", float, "Peak learning rate, the unit of the curvature."),
+    _setting("refresh-interval", int, "Optimizer updates between two refreshes of the sampler."),
+    _setting("lag", int, "Updates by which an asynchronous sampler is always behind."),
+    _setting("updates-per-step", int, "Optimizer updates in one unit of the logged step."),
+    _setting(
+        "row-average",
+        click.Choice(["window", "single"]),
+        "Whether a row is the mean since the row before, or one rollout batch.",
+    ),
+    _setting(
+        "reward-bounds",
+        float,
+        "Lowest and highest reward that can occur.",
+        nargs=2,
+        metavar="LOW HIGH",
+    ),
+    _setting("max-steps", int, "Planned last step of the training."),
+)
+
+_SAMPLING = (
+    click.option(
+        "--model",
+        default="oscillator",
+        show_default=True,
+        metavar="NAME|FILE",
+        help="A shipped model ('bayes-grpo models'), or a model file of your own.",
+    ),
+    click.option(
+        "--seed", type=int, default=0, show_default=True, help="Seed of everything random."
+    ),
+    click.option("--chains", type=int, default=4, show_default=True, help="Chains of NUTS."),
+    click.option("--draws", type=int, default=1000, show_default=True, help="Kept draws a chain."),
+    click.option(
+        "--tune", type=int, default=1000, show_default=True, help="Warm-up draws a chain."
+    ),
+)
+
+
+def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def add(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
+_QUIET = click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+
+
+@main.command()
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...")
+@_options(*_SETTINGS, *_SAMPLING)
+@click.option(
+    "--horizon",
+    type=int,
+    metavar="STEP",
+    help="Step up to which the run is planned and forecast; else --max-steps, else what the log "
+    "says, else twice its length.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("out"),
+    show_default=True,
+    metavar="DIR",
+    help="Folder of the results; several runs get one subfolder each.",
+)
+@_JSON
+@_QUIET
+def fit(logs: tuple[str, ...], out: Path, as_json: bool, quiet: bool, **options: Any) -> int:
+    """Fit training logs: where the reward levels off, when, and how sure that is.
+
+    A LOG is a file (TRL's trainer_state.json, JSON, JSON lines, CSV), an output folder of TRL, a
+    folder of logs, or a pattern. Writes forecast.png, fit.nc, summary.csv and forecast.csv.
+    """
+    from bayes_grpo import commands
+
+    plan = _plan(options)
+    report = commands.Report(as_json=as_json, quiet=quiet)
+    commands.check_folder(out)
+    runs = commands.read_all(logs, plan.settings, report)
+    several = len(runs) > 1 or len(logs) > 1
+    folders = commands.folders(out, runs) if several else [out]
+    for run, folder in zip(runs, folders, strict=False):
+        commands.fit_one(run, folder, plan, report, brief=several)
+    report.print_json({"runs": report.records, "errors": report.errors})
+    return BAD_INPUT if report.errors else NOT_CONVERGED if report.doubtful else 0
+
+
+@main.command()
+@click.argument("source", metavar="LOG|FIT.NC")
+@_options(*_SETTINGS, *_SAMPLING)
+@click.option("--horizon", type=int, metavar="STEP", help="Last step; else the planned one.")
+@click.option(
+    "--kind",
+    type=click.Choice(["observed", "mean"]),
+    default="observed",
+    show_default=True,
+    help="The reward that a row will show, or the reward without sampling noise.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write a .csv or a .png."
+)
+@_JSON
+@_QUIET
+def forecast(
+    source: str, out: Path | None, kind: str, as_json: bool, quiet: bool, **options: Any
+) -> int:
+    """Forecast a run beyond its log, from the log or from a saved fit."""
+    from bayes_grpo import commands
+
+    if out is not None and out.suffix not in (".csv", ".png"):
+        raise InputError(f"{out}: unknown kind of output '{out.suffix}': expected .csv or .png")
+    context = click.get_current_context()
+    given = [
+        name
+        for name in options
+        if name != "horizon"
+        and context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+    ]
+    report = commands.Report(as_json=as_json, quiet=quiet)
+    plan = _plan(options)
+    done = commands.fit_or_load(source, plan, given, report)
+    commands.write_forecast(done, out, kind, plan.horizon, report)
+    return 0 if done.convergence.converged else NOT_CONVERGED
+
+
+@main.command()
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print names and descriptions as JSON.")
+def models(name: str | None, as_json: bool) -> None:
+    """List the models that ship with the package, or print the file of one."""
+    from bayes_grpo.model import available_models, load_model
+
+    if name is not None:
+        click.echo(load_model(name).text, nl=False)
+        return
+    known = available_models()
+    if as_json:
+        import json
+
+        click.echo(json.dumps(known, indent=2))
+        return
+    width = max(map(len, known))
+    for model, description in known.items():
+        click.echo(f"{model.ljust(width)}  {description}")
+
+
+def _plan(options: dict[str, Any]) -> "Plan":
+    """Sort the options, and check everything that needs no log."""
+    from bayes_grpo.commands import Plan
+    from bayes_grpo.settings import Settings
+
+    names = set(Settings.names())
+    settings = {n: v for n, v in options.items() if n in names and v is not None}
+    sampling = {n: options[n] for n in ("seed", "chains", "draws", "tune")}
+    return Plan.checked(settings, options["model"], options["horizon"], sampling)
+
+
+if __name__ == "__main__":
+    main()
