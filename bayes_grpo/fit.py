@@ -43,9 +43,9 @@ class Fit:
     idata
         `xarray.DataTree` with groups posterior, smoothed (latent reward of each row),
         posterior_predictive, log_likelihood (of each row given those before), log_prior,
-        sample_stats, prior_units (the sampled parameters as their priors count them),
-        observed_data, constant_data, and on request (`with_prior`) prior and prior_predictive; its attributes say how to make
-        the fit again.
+        sample_stats, prior_units (sampled parameters as their priors count them),
+        observed_data, constant_data, and on request (`with_prior`) prior and prior_predictive;
+        its attributes say how to make the fit again.
     horizon
         Planned last step.
     seed
