@@ -1,6 +1,5 @@
 """What the commands of the terminal do once their arguments are read."""
 
-import os
 import re
 import sys
 import warnings
@@ -8,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import click
@@ -121,8 +121,14 @@ def check_folder(folder: Path) -> None:
         existing = existing.parent
     if not existing.is_dir():
         raise InputError(f"{existing}: not a folder: results cannot be written to {folder}")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise InputError(f"{existing}: no permission to write: choose another folder with --out")
+    try:
+        with TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"{existing}: cannot be written to: {error.strerror or error}; choose another place "
+            "with --out"
+        ) from error
 
 
 def read_all(logs: Sequence[str], settings: Mapping[str, Any], report: Report) -> list[Run]:

@@ -165,11 +165,11 @@ def _where(fit: Fit) -> str:
     if likelier >= PROBABLE:
         return (
             f"The reward is {now} now and is probably {towards} {level}; the chance of a further "
-            f"{move} is {likelier:.0%}."
+            f"{move} is {100 * likelier:.0f} %."
         )
     return (
         f"The reward is {now} now and may have levelled off: its plateau is {level}, and the "
-        f"chance of a further {move} is {likelier:.0%}."
+        f"chance of a further {move} is {100 * likelier:.0f} %."
     )
 
 
