@@ -229,10 +229,14 @@ def parse_model(text: str, name: str, where: str) -> Model:
         raise ModelFileError(f"{where}: fluctuation is {fluctuation!r}, expected a list of parts")
     for part in fluctuation:
         _known_part("fluctuation", part, FLUCTUATIONS, where)
+        if fluctuation.count(part) > 1:
+            raise ModelFileError(f"{where}: fluctuation names {part!r} twice")
     needed = [*LEVELS, *TRAJECTORIES[trajectory]("hold", 0).parameters]
     needed += [p for part in fluctuation for p in FLUCTUATIONS[part].parameters]
     needed += MEASUREMENTS[measurement].parameters
     entries = content.get("priors", {})
+    if not isinstance(entries, Mapping):
+        raise ModelFileError(f"{where}: priors is {entries!r}, expected a table [priors]")
     for parameter in entries:
         if parameter not in needed:
             raise ModelFileError(

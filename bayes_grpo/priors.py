@@ -14,7 +14,7 @@ A prior is written on the scale of the run, so that one file serves rewards in [
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import inf, log
+from math import inf, isfinite, isnan, log
 from typing import Any, NamedTuple
 
 import numpyro.distributions as dist
@@ -158,7 +158,7 @@ def parse_prior(name: str, entry: Any, where: str) -> Prior:
     """
     at = f"{where}: prior of {name}"
     if isinstance(entry, int | float) and not isinstance(entry, bool):
-        return Prior("Fixed", {"value": float(entry)}, where=where)
+        return Prior("Fixed", {"value": _number(at, "the value", entry)}, where=where)
     if not isinstance(entry, Mapping):
         raise ModelFileError(
             f"{at}: found {entry!r}, expected a number or a table such as "
@@ -171,6 +171,12 @@ def parse_prior(name: str, entry: Any, where: str) -> Prior:
         raise ModelFileError(f"{at}: unknown distribution {kind!r}; known: {', '.join(known)}")
     unit = entry.pop("unit", "natural")
     above = entry.pop("above", None)
+    if above is None and "above_unit" in entry:
+        raise ModelFileError(f"{at}: above_unit is the unit of above, which is missing")
+    if above is not None:
+        above = _number(at, "above", above)
+        if kind == "Fixed":
+            raise ModelFileError(f"{at}: Fixed has no 'above'; add it to the value")
     above_unit = entry.pop("above_unit", unit)
     for found in (unit, above_unit):
         if found not in UNITS:
@@ -179,8 +185,7 @@ def parse_prior(name: str, entry: Any, where: str) -> Prior:
     for argument, value in entry.items():
         if argument not in names:
             raise ModelFileError(f"{at}: {kind} has no {argument!r}; it takes {', '.join(names)}")
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ModelFileError(f"{at}: {argument} is {value!r}, expected a number")
+        _number(at, argument, value, finite=argument not in _OPTIONAL.get(kind, ()))
         positive = argument in _POSITIVE or (kind == "Exponential" and argument == "mean")
         if positive and not value > 0:
             raise ModelFileError(f"{at}: {argument} is {value}, expected a number > 0")
@@ -195,6 +200,15 @@ def parse_prior(name: str, entry: Any, where: str) -> Prior:
         kind,
         {k: float(v) for k, v in entry.items()},
         unit,
-        None if above is None else (float(above), above_unit),
+        None if above is None else (above, above_unit),
         where,
     )
+
+
+def _number(at: str, what: str, value: Any, finite: bool = True) -> float:
+    """Check a number of a model file; TOML knows nan and inf, too."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ModelFileError(f"{at}: {what} is {value!r}, expected a number")
+    if isnan(value) or (finite and not isfinite(value)):
+        raise ModelFileError(f"{at}: {what} is {value}, expected a finite number")
+    return float(value)

@@ -32,3 +32,10 @@ def small_fit():
     import bayes_grpo as bg
 
     return bg.fit(bg.load_example(), "exponential", draws=500, tune=400, progress=False)
+
+
+@pytest.fixture(scope="module")
+def x64():
+    """JAX as the package uses it."""
+    with float64():
+        yield

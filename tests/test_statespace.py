@@ -329,8 +329,10 @@ def make_cases(shape, *, windowed, count, seed=0):
 # --- likelihood -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("windowed", [False, True], ids=["single", "windows"])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("shape", "windowed"),  # the longest lag is slow to compile: once is enough
+    [(s, w) for s in SHAPES for w in (False, True) if w or s != "lag 16"],
+)
 def test_log_likelihood_is_the_dense_normal_density(shape, windowed):
     count = 8 if shape == "lag 16" else 25
     for case in make_cases(shape, windowed=windowed, count=count):
@@ -443,7 +445,7 @@ def case_of_table(shape, table, given, draws):
 
 
 @given(tables())
-@settings(max_examples=150)
+@settings(max_examples=100)
 def test_log_likelihood_of_a_table_is_the_dense_normal_density(drawn):
     shape, table, given_settings, draws = drawn
     run = Run.from_table(table, **given_settings)
@@ -454,8 +456,17 @@ def test_log_likelihood_of_a_table_is_the_dense_normal_density(drawn):
     assert found == pytest.approx(case.dense_log_likelihood(), rel=1e-8, abs=1e-8)
 
 
-@pytest.mark.parametrize("windowed", [False, True], ids=["single", "windows"])
-@pytest.mark.parametrize("shape", FEW)
+@pytest.mark.parametrize(
+    ("shape", "windowed"),
+    [
+        ("oscillator", True),
+        ("oscillator", False),
+        ("exponential", False),
+        ("hold", True),
+        ("hold", False),
+        ("lag 2", False),
+    ],
+)
 def test_gradient_is_that_of_the_dense_density(shape, windowed):
     for case in make_cases(shape, windowed=windowed, count=3, seed=1):
         program, data = case.bound()
@@ -672,14 +683,14 @@ def test_drawn_noise_is_standard_normal():
     system, params, ticks = case.parts()
     assert noise_shapes(system, params, ticks) == ((3,), (3, 3), (3,))
     draw = jax.jit(jax.vmap(lambda key: draw_noise(system, params, ticks, key)))
-    noise = draw(jax.random.split(jax.random.key(0), 20_000))
-    numbers = np.concatenate([np.asarray(part).reshape(20_000, -1) for part in noise], axis=1)
-    assert numbers.shape == (20_000, 15)
+    noise = draw(jax.random.split(jax.random.key(0), 5_000))
+    numbers = np.concatenate([np.asarray(part).reshape(5_000, -1) for part in noise], axis=1)
+    assert numbers.shape == (5_000, 15)
     for column in numbers.T:
         assert scipy.stats.kstest(column, "norm").pvalue > 1e-4
     for power in (1, 2):  # independent of each other, to six standard errors
         correlation = np.corrcoef(numbers.T**power)
-        assert np.abs(correlation - np.eye(15)).max() < 6 / sqrt(20_000)
+        assert np.abs(correlation - np.eye(15)).max() < 6 / sqrt(5_000)
 
 
 def test_row_means_run_through_each_row():
@@ -748,7 +759,7 @@ def test_padding_changes_nothing(shape):
         assert float(compiled(program)(case.draws, data)) == pytest.approx(bare, rel=1e-12)
 
 
-@pytest.mark.parametrize("shape", ["oscillator", "lag 2"])
+@pytest.mark.parametrize("shape", ["oscillator", "hold"])
 def test_vmap_is_a_loop(shape):
     cases = [
         make_case(np.random.default_rng([14, k]), shape, windowed=True, ticks=20 + k)
