@@ -13,6 +13,10 @@ Two problems, one observed row a tick, float64, jitted, every contender in one p
     fit evaluates it: padded, five sampled parameters, plateau and first reward integrated out.
     The plain filter beside it has the same three states, without padding.
 
+Two ways to call: ``call`` is one call of the compiled function from Python, ``loop`` one of LOOP
+gradients inside a compiled loop, which is how NUTS spends its time; a call adds the cost of getting
+into and out of the compiled program, tens to hundreds of microseconds for everyone.
+
 ``plain scan`` is the Kalman filter as one writes it: matrices, `jax.lax.scan`, `jax.grad`.
 """
 
@@ -27,10 +31,10 @@ import pandas as pd
 from jax import lax
 from reporting import (
     RESULTS,
+    circumstances,
     interleaved,
     median_and_min,
     table,
-    versions,
     write_csv,
     write_text,
 )
@@ -41,6 +45,7 @@ from bayes_grpo.run import Run
 from bayes_grpo.statespace import System, Ticks, log_likelihood
 
 ROWS = (300, 1_000, 10_000)
+LOOP = 10
 OURS = "bayes_grpo"
 PLAIN = "plain scan"
 
@@ -48,9 +53,9 @@ type Likelihood = Callable[[Any], Any]
 
 
 def kalman(
-    transition: Any, noise: Any, reading: Any, variance: Any, mean: Any, covariance: Any, rewards: Any
+    transition: Any, noise: Any, reading: Any, variance: Any, start: tuple[Any, Any], rewards: Any
 ) -> Any:
-    """Log likelihood by a plain Kalman filter; ``transition`` and ``noise`` are constant matrices."""
+    """Log likelihood by a plain Kalman filter with constant matrices."""
 
     def step(carry: Any, reward: Any) -> Any:
         mean, covariance = carry
@@ -63,7 +68,7 @@ def kalman(
         moved = (transition @ mean, transition @ covariance @ transition.T + noise)
         return moved, -0.5 * (jnp.log(2 * jnp.pi * spread) + residual**2 / spread)
 
-    return lax.scan(step, (mean, covariance), rewards)[1].sum()
+    return lax.scan(step, start, rewards)[1].sum()
 
 
 # --- oscillator -----------------------------------------------------------------------------------
@@ -119,7 +124,7 @@ def oscillator_plain(rewards: Any) -> Likelihood:
     def density(theta: Any) -> Any:
         transition, noise, stationary, variance = oscillator_matrices(theta)
         reading = jnp.array([1.0, 0.0])
-        return kalman(transition, noise, reading, variance, jnp.zeros(2), stationary, rewards)
+        return kalman(transition, noise, reading, variance, (jnp.zeros(2), stationary), rewards)
 
     return density
 
@@ -212,7 +217,8 @@ def model_plain(program: Program, data: Data, rewards: Any) -> Likelihood:
         mean = jnp.array([p["initial_reward"], 0.0, p["plateau"]])
         deviation = jnp.array([p["initial_reward_sd"], 0.0, p["plateau_sd"]])
         reading, variance = jnp.array([1.0, 0.0, 0.0]), p["sampling_sd"] ** 2
-        return kalman(transition, noise, reading, variance, mean, jnp.diag(deviation**2), rewards)
+        start = (mean, jnp.diag(deviation**2))
+        return kalman(transition, noise, reading, variance, start, rewards)
 
     return density
 
@@ -227,14 +233,26 @@ def draw_rewards(count: int) -> Any:
     return jnp.asarray(0.7 - 0.5 * np.exp(-ticks / (count / 4)) + rng.normal(0, 0.05, count))
 
 
-def prepared(densities: Mapping[str, Likelihood], theta: Any) -> dict[str, Callable[[], Any]]:
+def prepared(densities: Mapping[str, Likelihood], theta: Any) -> dict[tuple[str, str], Any]:
     """Compile, check that all agree in value and gradient, and leave calls to time."""
     calls = {}
     answers = {}
     for name, density in densities.items():
-        compiled = jax.jit(jax.value_and_grad(density)).lower(theta).compile()
-        calls[name] = lambda compiled=compiled: jax.block_until_ready(compiled(theta))
-        answers[name] = calls[name]()
+        gradient = jax.value_and_grad(density)
+
+        def repeated(theta: Any, gradient: Any = gradient) -> Any:
+            def again(_: Any, carry: Any) -> Any:
+                total, theta = carry  # the next point depends on this gradient, as in NUTS
+                value, slope = gradient(theta)
+                return total + value, theta + 1e-12 * slope
+
+            return lax.fori_loop(0, LOOP, again, (jnp.zeros(()), theta))
+
+        one = jax.jit(gradient).lower(theta).compile()
+        many = jax.jit(repeated).lower(theta).compile()
+        calls[name, "call"] = lambda one=one: jax.block_until_ready(one(theta))
+        calls[name, "loop"] = lambda many=many: jax.block_until_ready(many(theta))
+        answers[name] = one(theta)
     expected, slope = answers[OURS]
     for name, (value, gradient) in answers.items():  # dynamax adds 1e-9 to a variance it divides by
         np.testing.assert_allclose(value, expected, rtol=1e-6, err_msg=name)
@@ -245,7 +263,7 @@ def prepared(densities: Mapping[str, Likelihood], theta: Any) -> dict[str, Calla
 
 
 def measure(count: int, rounds: int) -> list[dict[str, Any]]:
-    """One table row for each contender and problem at this number of rows."""
+    """One table row for each contender, problem and way to call at this number of rows."""
     rewards = draw_rewards(count)
     centred = rewards - rewards.mean()
     program, data = model_data(rewards)
@@ -259,16 +277,21 @@ def measure(count: int, rounds: int) -> list[dict[str, Any]]:
             jnp.log(jnp.array([0.3, 2.0, 0.2, 0.3, 0.7])),
         ),
     }
-    calls = {(p, n): call for p, named in problems.items() for n, call in named.items()}
-    seconds = interleaved(calls, rounds)
+    calls = {(p, *key): call for p, keyed in problems.items() for key, call in keyed.items()}
+    seconds = {
+        key: median_and_min([t / (LOOP if key[2] == "loop" else 1) for t in times])
+        for key, times in interleaved(calls, rounds).items()
+    }
     rows = []
-    for (problem, name), times in seconds.items():
-        median, least = median_and_min(times)
-        ours_median, ours_least = median_and_min(seconds[problem, OURS])
+    for (problem, name, way), (median, least) in sorted(
+        seconds.items(), key=lambda item: (item[0][0] == "model", item[0][2])
+    ):
+        ours_median, ours_least = seconds[problem, OURS, way]
         rows.append(
             {
                 "problem": problem,
                 "rows": count,
+                "way": way,
                 "implementation": name,
                 "median_us": f"{1e6 * median:.1f}",
                 "min_us": f"{1e6 * least:.1f}",
@@ -287,7 +310,7 @@ def main() -> None:
         rows = [
             row
             for count in ROWS[: 2 if quick else 3]
-            for row in measure(count, 20 if quick else 60 if count > 5_000 else 800)
+            for row in measure(count, 20 if quick else 15 if count > 5_000 else 300)
         ]
     text = table(rows)
     print(text)
@@ -295,9 +318,9 @@ def main() -> None:
         write_csv(RESULTS / "likelihood.csv", rows)
         write_text(
             RESULTS / "likelihood.md",
-            "Value and gradient of the marginal likelihood, float64, two CPU cores; ratios are to "
+            "Value and gradient of the marginal likelihood, float64; ratios are to "
             f"{OURS}.\n`python benchmarks/likelihood.py` makes this table.\n\n"
-            f"{versions()}\n\n{text}\n",
+            f"{circumstances()}\n\n{text}\n",
         )
 
 

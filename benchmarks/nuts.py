@@ -3,13 +3,13 @@
     python benchmarks/nuts.py
 
 The rival states the priors of ``models/oscillator.toml`` as sample sites, plateau and first reward
-among them, and a Kalman filter over matrices with `jax.lax.scan`; it runs ``MCMC(NUTS(model))`` with
-default settings, chains in sequence or on four host devices (NumPyro wants one for each chain), of
-which the better counts.  Both get 4 chains of 1,000 + 1,000 iterations in float64, each in a process
-of its own.  Effective draws are the bulk ESS of the worst of the parameters that both sample; they
-are divided by the seconds of a first run, compilation included, and of a second run with another
-seed, for which everything was compiled before: ours because it keeps its programs, NumPyro's because
-JAX's persistent cache is on (its ``MCMC`` compiles anew at every run otherwise).
+among them, and a Kalman filter over matrices with `jax.lax.scan`; it runs ``MCMC(NUTS(model))``
+with default settings, chains in sequence or on four host devices (NumPyro wants one for each
+chain), of which the better counts.  Both get 4 chains of 1,000 + 1,000 iterations in float64, each
+in a process of its own.  Effective draws are the bulk ESS of the worst of the parameters that both
+sample; they are divided by the seconds of a first run, compilation included, and of a second run
+with another seed, for which everything was compiled before: ours because it keeps its programs,
+NumPyro's because JAX's persistent cache is on (its ``MCMC`` compiles anew at every run otherwise).
 """
 
 import argparse
@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from reporting import RESULTS, table, versions, write_csv, write_text
+from reporting import RESULTS, circumstances, table, write_csv, write_text
 
 CHAINS, TUNE, DRAWS = 4, 1000, 1000
 COMMON = ("relaxation_time", "damping_ratio", "fluctuation_sd", "drift_sd", "sampling_sd")
@@ -172,7 +172,9 @@ def run_numpyro(run: Any, settings: dict[str, int], method: str) -> list[tuple[f
     return results
 
 
-def contend(contender: str, name: str, settings: dict[str, int], cache: str) -> list[dict[str, float]]:
+def contend(
+    contender: str, name: str, settings: dict[str, int], cache: str
+) -> list[dict[str, float]]:
     """Both runs of one contender, in this process."""
     import arviz_base
     import arviz_stats
@@ -228,7 +230,10 @@ def compare(name: str, quick: bool, repeats: int) -> list[dict[str, Any]]:
     rows = []
     for number, when in enumerate(("first", "warm")):
         # The fastest repeat: what else the machine does can only slow a run down.
-        best = {c: min((r[number] for r in runs), key=lambda r: r["seconds"]) for c, runs in found.items()}
+        best = {
+            c: min((r[number] for r in runs), key=lambda r: r["seconds"])
+            for c, runs in found.items()
+        }
         ours = best["bayes_grpo"]["ess_per_second"]
         for contender, result in best.items():
             rows.append(
@@ -272,9 +277,9 @@ def main() -> None:
         write_csv(RESULTS / "nuts.csv", rows)
         write_text(
             RESULTS / "nuts.md",
-            f"Effective draws a second of a whole fit, {CHAINS} chains of {TUNE} + {DRAWS}, float64, "
-            "two CPU cores.\n`python benchmarks/nuts.py` makes this table and says what is "
-            f"compared.\n\n{versions()}\n\n{text}\n",
+            f"Effective draws a second of a whole fit, {CHAINS} chains of {TUNE} + {DRAWS}, "
+            "float64.\n`python benchmarks/nuts.py` makes this table and says what is "
+            f"compared.\n\n{circumstances()}\n\n{text}\n",
         )
 
 
