@@ -7,6 +7,8 @@ VENV := .venv
 PYTHON ?=
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 EXAMPLE := data/gsm8k_like.json
+# What that log does not tell (data/README.md).
+SETTINGS := --group-size 8 --prompts-per-step 8 --reward-bounds 0 1
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test lint types format clean
@@ -52,7 +54,7 @@ $(VENV)/.test: pyproject.toml | $(VENV)/.created
 install: $(VENV)/.test
 
 demo: $(VENV)/.demo
-	$(VENV)/bin/bayes-grpo fit $(EXAMPLE) --out out
+	$(VENV)/bin/bayes-grpo fit $(EXAMPLE) $(SETTINGS) --out out
 
 test: $(VENV)/.test
 	$(VENV)/bin/python -m pytest

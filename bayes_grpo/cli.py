@@ -104,6 +104,12 @@ _SETTINGS = (
     _setting("max-steps", int, "Planned last step of the training."),
 )
 
+
+def _number(name: str, least: int, default: int, text: str) -> Callable[[Any], Any]:
+    kind = click.IntRange(least)
+    return click.option(f"--{name}", type=kind, default=default, show_default=True, help=text)
+
+
 _SAMPLING = (
     click.option(
         "--model",
@@ -115,11 +121,9 @@ _SAMPLING = (
     click.option(
         "--seed", type=int, default=0, show_default=True, help="Seed of everything random."
     ),
-    click.option("--chains", type=int, default=4, show_default=True, help="Chains of NUTS."),
-    click.option("--draws", type=int, default=1000, show_default=True, help="Kept draws a chain."),
-    click.option(
-        "--tune", type=int, default=1000, show_default=True, help="Warm-up draws a chain."
-    ),
+    _number("chains", 1, 4, "Chains of NUTS."),
+    _number("draws", 4, 1000, "Kept draws of each chain."),
+    _number("tune", 0, 1000, "Warm-up draws of each chain."),
 )
 
 

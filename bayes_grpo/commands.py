@@ -1,13 +1,14 @@
 """What the commands of the terminal do once their arguments are read."""
 
-import os
 import re
 import sys
+import textwrap
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import click
@@ -31,6 +32,9 @@ from bayes_grpo.readers import read_runs
 from bayes_grpo.run import Run
 from bayes_grpo.settings import Settings
 from bayes_grpo.storage import load_fit
+
+WIDTH = 96
+"""Characters of a line of prose."""
 
 _HDF5 = b"\x89HDF"
 
@@ -121,8 +125,14 @@ def check_folder(folder: Path) -> None:
         existing = existing.parent
     if not existing.is_dir():
         raise InputError(f"{existing}: not a folder: results cannot be written to {folder}")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise InputError(f"{existing}: no permission to write: choose another folder with --out")
+    try:
+        with TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"{existing}: cannot be written to: {error.strerror or error}; choose another place "
+            "with --out"
+        ) from error
 
 
 def read_all(logs: Sequence[str], settings: Mapping[str, Any], report: Report) -> list[Run]:
@@ -221,7 +231,7 @@ def write_forecast(
     what = "logged rows" if kind == "observed" else "reward without sampling noise"
     report.say(f"{done.run.name}, {done.model.name}: forecast of the {what}")
     report.say("\n".join(_columns(_forecast_rows(table))))
-    report.say(f"\n{outlook.in_words(done)}\n{done.convergence}")
+    report.say(f"\n{_paragraph(done)}\n\n{_sampling_line(done)}")
     if out is not None:
         report.say(f"written to {out}")
 
@@ -229,13 +239,18 @@ def write_forecast(
 def describe(done: Fit) -> list[str]:
     """Lines on a fit: assumptions, table, sentences, convergence."""
     lines = ["", "Assumed on the way:"]
-    lines += [f"  - {note}" for note in (*done.notes, *_defaults(done.run))]
+    for note in (*done.notes, *_defaults(done.run)):
+        lines += textwrap.wrap(note, WIDTH, initial_indent="  - ", subsequent_indent="    ")
     rows = [("quantity", "median", "90 % interval", "unit")]
     for name, row in done.summary().iterrows():
         between = f"{outlook.number(row['5%'])} to {outlook.number(row['95%'])}"
         unit = "" if row["unit"] == "1" else row["unit"]
         rows.append((str(name), outlook.number(row["50%"]), between, unit))
-    return [*lines, "", *_columns(rows), "", outlook.in_words(done), "", _sampling_line(done)]
+    return [*lines, "", *_columns(rows), "", _paragraph(done), "", _sampling_line(done)]
+
+
+def _paragraph(done: Fit) -> str:
+    return textwrap.fill(outlook.in_words(done), WIDTH)
 
 
 def _sampling_line(done: Fit) -> str:

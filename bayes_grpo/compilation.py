@@ -6,8 +6,8 @@ Only a process of our own may switch this on: in a user's session the cache is t
 import os
 from pathlib import Path
 
-MIN_COMPILE_SECONDS = 0.2
-"""Programs that compile faster are not worth a file."""
+MIN_COMPILE_SECONDS = 0.0
+"""Small programs are kept too: there are dozens, and tracing them anew takes most of a second."""
 
 
 def keep_compiled() -> Path | None:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -14,10 +14,10 @@ import xarray as xr
 from bayes_grpo.convergence import Convergence, ConvergenceWarning, assess
 from bayes_grpo.errors import InputError
 from bayes_grpo.model import Data, Model, Program, bind, load_model, responses_of
-from bayes_grpo.posterior import forecast_draws, levels_and_paths
+from bayes_grpo.posterior import forecast_draws, levels_and_paths, prior_draws
 from bayes_grpo.precision import float64
 from bayes_grpo.progress import progress_bar
-from bayes_grpo.results import SUMMARY, assemble
+from bayes_grpo.results import SUMMARY, assemble, assemble_prior
 from bayes_grpo.run import Run
 from bayes_grpo.sampler import Sampling, sample
 from bayes_grpo.timeline import Timeline, future_ticks
@@ -43,8 +43,9 @@ class Fit:
     idata
         `xarray.DataTree` with groups posterior, smoothed (latent reward of each row),
         posterior_predictive, log_likelihood (of each row given those before), log_prior,
-        sample_stats, prior_units, observed_data, constant_data; its attributes say how to make
-        the fit again.
+        sample_stats, prior_units (sampled parameters as their priors count them),
+        observed_data, constant_data, and on request (`with_prior`) prior and prior_predictive;
+        its attributes say how to make the fit again.
     horizon
         Planned last step.
     seed
@@ -197,6 +198,28 @@ class Fit:
         if bounds is None:
             return mean, observed
         return np.clip(mean, *bounds), np.clip(observed, *bounds)
+
+    def with_prior(self, draws: int = 1000) -> "Fit":
+        """Add draws from the prior to the fit: what it said before it saw the rewards.
+
+        Parameters
+        ----------
+        draws
+            Number of draws.
+
+        Returns
+        -------
+        Fit
+            The same fit, its ``idata`` with the groups prior and prior_predictive.
+        """
+        program, timeline, data = self._bound
+        with float64():
+            _, levels, rewards = prior_draws(program, data, draws, self.seed)
+            groups = assemble_prior(self.run, program, timeline, levels, rewards)
+        tree = self.idata.copy()
+        for name, group in groups.items():
+            tree[name] = xr.DataTree(group)
+        return replace(self, idata=tree)
 
     def save(self, path: str | Path) -> Path:
         """Write the fit to a netCDF file, complete enough to go on working with it.

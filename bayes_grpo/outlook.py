@@ -74,7 +74,7 @@ def number(value: float, digits: int = 3) -> str:
 
 def count(value: float) -> str:
     """Write a number of steps: two significant digits, never less than one step."""
-    return number(max(1.0, round(float(f"{value:.1e}"))), 7).partition(".")[0]
+    return f"{max(1, round(float(f'{value:.1e}'))):,}"
 
 
 def last_forecast_step(fit: Fit, horizon: int | None = None) -> int:
@@ -165,11 +165,11 @@ def _where(fit: Fit) -> str:
     if likelier >= PROBABLE:
         return (
             f"The reward is {now} now and is probably {towards} {level}; the chance of a further "
-            f"{move} is {likelier:.0%}."
+            f"{move} is {100 * likelier:.0f} %."
         )
     return (
         f"The reward is {now} now and may have levelled off: its plateau is {level}, and the "
-        f"chance of a further {move} is {likelier:.0%}."
+        f"chance of a further {move} is {100 * likelier:.0f} %."
     )
 
 

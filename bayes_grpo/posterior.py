@@ -187,6 +187,54 @@ def levels_and_paths(
     return jax.tree.map(back, (levels, paths))
 
 
+def _from_prior(
+    program: Program, data: Data, draw: Mapping[str, Array], noise: Noise
+) -> tuple[Levels, Array]:
+    """Draw levels and a run from the prior: what `_levels_and_paths` gives without any data."""
+    params = program.params(draw, data)
+    states, rewards, end = simulate(program.system, params, data.ticks, noise)
+    tick = jax.tree.map(lambda a: a[-1], data.ticks)
+    now = jnp.asarray(program.system.observe(params, tick, tuple(end)))
+    level = program.parts.plateau_index
+    as_arrays = {name: jnp.asarray(value) for name, value in params.items()}
+    return Levels(as_arrays, states[0][0], now, states[0][level], end[level], end), rewards
+
+
+def prior_draws(
+    program: Program, data: Data, count: int, seed: int
+) -> tuple[dict[str, np.ndarray], Levels, np.ndarray]:
+    """Parameters and whole runs from the prior.
+
+    Parameters
+    ----------
+    program, data
+        From `bayes_grpo.model.bind`; the logged rewards are not read.
+    count
+        Number of draws.
+    seed
+        Seed of everything random.
+
+    Returns
+    -------
+    draws : dict
+        In the priors' own units, shape (1, count) each.
+    levels : Levels
+        With leading axes (1, count).
+    rewards : ndarray
+        Logged rewards of the runs over all (padded) ticks, shape (1, count, ticks).
+    """
+    keys = jax.random.split(jax.random.key(seed), len(program.sampled))
+    draws = {
+        name: np.asarray(program.model.priors[name].in_unit().sample(key, (count,)))
+        for name, key in zip(program.sampled, keys, strict=True)
+    }
+    shape = _noise_shapes(program, data, data.ticks, draws)
+    rng = np.random.default_rng(seed)
+    levels, rewards = _in_batches(_compiled(program, _from_prior), (data,), (draws,), (shape,), rng)
+    first = lambda a: a[None]  # noqa: E731
+    return jax.tree.map(first, (draws, levels, rewards))
+
+
 def forecast_draws(
     program: Program,
     data: Data,

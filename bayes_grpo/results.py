@@ -107,6 +107,37 @@ def assemble(
     return tree
 
 
+def assemble_prior(
+    run: Run, program: Program, timeline: Timeline, levels: Levels, rewards: np.ndarray
+) -> dict[str, xr.Dataset]:
+    """Build the groups ``prior`` and ``prior_predictive``.
+
+    Parameters
+    ----------
+    run, program, timeline
+        What is to be fitted.
+    levels, rewards
+        From `bayes_grpo.posterior.prior_draws`.
+
+    Returns
+    -------
+    dict of xarray.Dataset
+    """
+    coords = {"chain": np.arange(rewards.shape[0]), "draw": np.arange(rewards.shape[1])}
+    quantities = _quantities(run, program, levels)
+    at = timeline.row_tick - len(timeline.ticks.reward)
+    steps = run.table["step"].to_numpy()[timeline.rows]
+    return {
+        "prior": xr.Dataset(
+            {n: (("chain", "draw"), v) for n, v in quantities.items()}, coords=coords
+        ),
+        "prior_predictive": xr.Dataset(
+            {"reward": (("chain", "draw", "step"), rewards[..., at])},
+            coords={**coords, "step": steps},
+        ),
+    }
+
+
 def provenance(run: Run, model: Model) -> dict[str, Any]:
     """Attributes that say what a fit was made from and with."""
     packages = ("bayes-grpo", "jax", "numpyro", "arviz", "numpy")

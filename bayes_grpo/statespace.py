@@ -188,25 +188,27 @@ def _filter_tick(
     predicted = row_of(mean)
     gain_scale = tick.observed / variance
     surprise = gain_scale * (tick.reward - predicted)
-    gain = [gain_scale * c for c in with_row]
-    mean = tuple(m + c * surprise for m, c in zip(mean, with_row, strict=True))
-    covariance = [
-        [covariance[i][j] - gain[min(i, j)] * with_row[max(i, j)] for j in range(len(mean))]
-        for i in range(len(mean))
-    ]
 
     def advance(x: Sequence[Scalar]) -> tuple[Scalar, ...]:
         if windowed:
             return (*system.advance(params, tick, x[:-1]), x[-1])
         return system.advance(params, tick, x)
 
-    mean = advance(mean)
+    # A (P - p p' / F) A' as A P A' - q q' / F with q = A p, so that moving on does not wait for the
+    # division.
+    moved_row = advance(with_row)
+    mean = tuple(m + q * surprise for m, q in zip(advance(mean), moved_row, strict=True))
     covariance = _congruence(advance, covariance)
     for loading in system.noise(params, tick):
         for i, b in enumerate(loading):
             for j, c in enumerate(loading):
                 covariance[i][j] = _plus(covariance[i][j], _times(b, c))
-    return (tuple(mean), _upper(covariance)), (predicted, variance)
+    gain = [gain_scale * q for q in moved_row]
+    covariance = [
+        [covariance[i][j] - gain[min(i, j)] * moved_row[max(i, j)] for j in range(len(mean))]
+        for i in range(len(mean))
+    ]
+    return (mean, _upper(covariance)), (predicted, variance)
 
 
 def _log_density(tick: Ticks, predicted: Scalar, variance: Scalar) -> Scalar:

@@ -1,6 +1,7 @@
-"""What the benchmarks share: interleaved timing, versions, and tables that never stay half-written."""
+"""What the benchmarks share: interleaved timing, versions, tables and files that are never half."""
 
 import csv
+import os
 import platform
 import statistics
 import time
@@ -58,19 +59,23 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     padded = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |"
+        "| "
+        + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        + " |"
         for line in lines
     ]
     rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
     return "\n".join([padded[0], rule, *padded[1:]])
 
 
-def versions() -> str:
-    """Versions of Python and of the packages that take part, as a line of text."""
+def circumstances() -> str:
+    """Versions of what takes part, and how busy the machine was, as a line of text."""
     found = [f"Python {platform.python_version()}"]
     for package in PACKAGES:
         try:
             found.append(f"{package} {metadata.version(package)}")
         except metadata.PackageNotFoundError:
             found.append(f"{package} not installed")
+    cores, load = os.cpu_count(), os.getloadavg()[2]
+    found.append(f"{cores} CPU cores, mean load of the last 15 minutes {load:.1f}")
     return ", ".join(found)

@@ -26,6 +26,14 @@ def strict_float64():
         yield
 
 
+@pytest.fixture(scope="session")
+def small_fit():
+    """A converged fit of the first example, for what comes after a fit; not to be changed."""
+    import bayes_grpo as bg
+
+    return bg.fit(bg.load_example(), "exponential", draws=500, tune=400, progress=False)
+
+
 @pytest.fixture(scope="module")
 def x64():
     """JAX as the package uses it."""

@@ -266,3 +266,17 @@ print(repr(fit.idata["posterior"]["plateau"].to_numpy().sum()))
         for precision in ("x32", "x64")
     ]
     assert printed[0] == printed[1]
+
+
+def test_prior_on_request_is_the_prior_of_the_model_file(fitted, run):
+    with_prior = fitted.with_prior(4000)
+    prior = with_prior.idata["prior"]
+    scale = run.table["reward"].std(ddof=0)
+    centre = run.table["reward"].median()
+    start = prior["initial_reward"].to_numpy()
+    assert start.mean() == pytest.approx(centre, abs=0.2 * scale)
+    assert start.std() == pytest.approx(2 * scale, rel=0.05)
+    ratio = np.log(prior["sampling_sd"].to_numpy() / scale)
+    assert np.median(ratio) == pytest.approx(np.log(0.7), abs=0.06)
+    assert with_prior.idata["prior_predictive"]["reward"].shape == (1, 4000, len(run))
+    assert "prior" not in fitted.idata.children

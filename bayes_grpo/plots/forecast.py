@@ -54,18 +54,26 @@ def plot_forecast(fit: Fit, ax: "Axes | None" = None, horizon: int | None = None
 
     style.rows(ax, steps, rewards)
     shown = style.thinned(len(steps))
+    smoothed = style.quantiles(style.flat_draws(fit, "smoothed")[:, shown])
+    style.band(ax, steps[shown], smoothed, style.BLUE, "reward without sampling noise")
+    future = np.linspace(last + 1, end, min(end - last, FORECAST_POINTS)).round().astype(np.int64)
+    mean, rows = fit.forecast_draws(future)
+    # From the last logged row on, so that the curve has no gap.
+    joined = np.concatenate([smoothed[:, -1:], style.quantiles(mean)], axis=1)
     style.band(
-        ax, steps[shown], style.flat_draws(fit, "smoothed")[:, shown], style.BLUE,
-        "reward without sampling noise",
-    )  # fmt: skip
-    future = np.unique(np.linspace(last + 1, end, min(end - last, FORECAST_POINTS)).round())
-    mean, rows = fit.forecast_draws(future.astype(np.int64))
+        ax, np.append(steps[-1], future), joined, style.VERMILION, "its forecast (50 %, 90 %)"
+    )
     low, high = np.quantile(rows, (0.05, 0.95), axis=0)
     ax.fill_between(
-        future, low, high, color=style.VERMILION, alpha=style.FAINT, linewidth=0, zorder=1,
-        label="forecast of logged rows (90 %)",
-    )  # fmt: skip
-    style.band(ax, future, mean, style.VERMILION, "its forecast (50 %, 90 %)")
+        np.append(future[0] - 0.5, future) if len(future) == 1 else future,
+        np.repeat(low, 2) if len(future) == 1 else low,
+        np.repeat(high, 2) if len(future) == 1 else high,
+        color=style.VERMILION,
+        alpha=style.FAINT,
+        linewidth=0,
+        zorder=1,
+        label="logged rows to come (90 %)",
+    )
     level = plateau(fit)
     _plateau(ax, level, float(steps[0]), float(end))
     _start_of_forecast(ax, last, rewards)
@@ -76,7 +84,7 @@ def plot_forecast(fit: Fit, ax: "Axes | None" = None, horizon: int | None = None
         f"plateau {level}; relaxation time {count(relaxation.median)} steps "
         f"(90 %: {count(relaxation.low)} to {count(relaxation.high)})",
     )
-    style.legend_below(ax, columns=3)
+    style.legend_below(ax)
     return ax
 
 

@@ -57,13 +57,13 @@ def plot_ppc(
     style.finish(
         ax,
         fit,
-        f"posterior predictive check: {inside:.0%} of the logged rows lie inside the 90 % band "
-        "of replicates",
+        f"posterior predictive check: {100 * inside:.0f} % of the logged rows lie inside the "
+        "90 % band of replicates",
     )
     if kind == "density":
         ax.set_xlabel("reward")
         ax.set_ylabel("density (1 / reward)")
-    style.legend_below(ax, columns=3)
+    style.legend_below(ax)
     return ax
 
 
@@ -76,7 +76,11 @@ def _curve(ax: "Axes", steps: np.ndarray, rewards: np.ndarray, replicates: np.nd
     style.rows(ax, steps, rewards)
     shown = style.thinned(len(steps))
     style.band(
-        ax, steps[shown], replicates[:, shown], style.BLUE, "replicates (median, 50 %, 90 %)"
+        ax,
+        steps[shown],
+        style.quantiles(replicates[:, shown]),
+        style.BLUE,
+        "replicates (median, 50 %, 90 %)",
     )
     for number, replicate in enumerate(_some(replicates, CURVES)):
         ax.plot(

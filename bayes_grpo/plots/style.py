@@ -1,6 +1,7 @@
 """Colours and drawing steps that the plots share."""
 
-from typing import TYPE_CHECKING
+import textwrap
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -8,6 +9,7 @@ from bayes_grpo.fit import Fit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.ticker import ScalarFormatter
 
 # Okabe and Ito: told apart with any kind of colour vision.
 BLUE = "#0072B2"
@@ -28,8 +30,13 @@ MANY_ROWS = 1500
 MAX_POINTS = 1000
 """Points that a curve is drawn with; more are not seen."""
 
-MAX_TITLE = 60
-"""Characters of a run's name that fit above a plot."""
+LINE = 13
+"""Height of a line of the header in points."""
+
+LEGEND_GAP = 34
+"""Points between the axes and the legend, in which the axis label stands."""
+
+LOGGED = "logged reward"
 
 SIZE = (9.0, 5.2)
 """Width and height of a figure in inches."""
@@ -64,30 +71,32 @@ def rows(ax: "Axes", steps: np.ndarray, rewards: np.ndarray) -> None:
         markersize=3.2 if not many else 2.5,
         markeredgewidth=0,
         color=GREY,
-        alpha=0.5 if not many else max(0.12, 0.5 * MANY_ROWS / len(steps)),
-        label="logged reward",
+        alpha=0.5 if not many else max(0.2, 0.5 * MANY_ROWS / len(steps)),
+        label=LOGGED,
         zorder=1.5,
         rasterized=many,
     )
 
 
-def band(
-    ax: "Axes", x: np.ndarray, draws: np.ndarray, color: str, label: str, line: str = "-"
-) -> None:
-    """Draw the median of draws, shape (draws, points), with its 50 % and 90 % bands."""
-    low, lower, middle, upper, high = np.quantile(draws, (0.05, 0.25, 0.5, 0.75, 0.95), axis=0)
-    # A band of one point would not be seen: it is drawn half a step wide to both sides.
-    if len(x) == 1:
-        x = np.array([x[0] - 0.5, x[0] + 0.5])
-        low, lower, middle, upper, high = (
-            np.repeat(q, 2) for q in (low, lower, middle, upper, high)
-        )
+def quantiles(draws: np.ndarray) -> np.ndarray:
+    """Quantiles that `band` draws, of draws of shape (draws, points)."""
+    return np.quantile(draws, (0.05, 0.25, 0.5, 0.75, 0.95), axis=0)
+
+
+def band(ax: "Axes", x: np.ndarray, levels: np.ndarray, color: str, label: str) -> None:
+    """Draw a median with its 50 % and 90 % bands, from `quantiles`."""
+    low, lower, middle, upper, high = levels
     ax.fill_between(x, low, high, color=color, alpha=WIDE, linewidth=0, zorder=2)
     ax.fill_between(x, lower, upper, color=color, alpha=NARROW, linewidth=0, zorder=2)
-    ax.plot(x, middle, color=color, linewidth=1.8, linestyle=line, label=label, zorder=3)
+    ax.plot(x, middle, color=color, linewidth=1.8, label=label, zorder=3)
 
 
-def shorten(text: str, length: int = MAX_TITLE) -> str:
+def wrap(text: str, width: int) -> list[str]:
+    """Break a line where it is wider than the axes."""
+    return textwrap.wrap(text, width)
+
+
+def shorten(text: str, length: int) -> str:
     """Cut a long name in the middle, where names of runs differ least."""
     if len(text) <= length:
         return text
@@ -96,56 +105,79 @@ def shorten(text: str, length: int = MAX_TITLE) -> str:
 
 
 def finish(ax: "Axes", fit: Fit, subtitle: str) -> None:
-    """Add the title, a line below it, labels, and the warning if the fit may not be used."""
+    """Add labels, the title with a line below it, and a warning if the fit may not be used."""
+    from matplotlib.ticker import MaxNLocator
+
+    width = inches(ax)
     ax.set_xlabel("optimizer step")
     ax.set_ylabel("reward")
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=max(3, min(9, int(1.4 * width)))))
+    ax.yaxis.set_major_formatter(_plain_ticks())
     ax.grid(visible=True, axis="y", color="#E6E6E6", linewidth=0.8)
     ax.set_axisbelow(True)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
-    title = ax.set_title(
-        f"{shorten(fit.run.name)}: {shorten(fit.model.name, 30)}",
+    lines = [(line, INK, "normal") for line in wrap(subtitle, max(30, int(13 * width)))]
+    if not fit.convergence.converged:
+        lines.insert(0, ("DID NOT CONVERGE: claim nothing from this fit", ALARM, "bold"))
+        for spine in ax.spines.values():
+            spine.set(visible=True, color=ALARM, linewidth=1.6)
+    for number, (line, color, weight) in enumerate(reversed(lines)):
+        ax.annotate(
+            line,
+            (0, 1),
+            xytext=(0, 8 + LINE * number),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            fontsize=9.5,
+            fontweight=weight,
+            color=color,
+        ).set_parse_math(False)
+    model = shorten(fit.model.name, 24)
+    ax.set_title(
+        f"{shorten(fit.run.name, max(16, int(8.5 * width) - len(model)))}: {model}",
         loc="left",
         fontsize=12,
         fontweight="bold",
         color=INK,
-        pad=24,
-    )
-    note = ax.annotate(
-        subtitle,
-        (0, 1),
-        xytext=(0, 8),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        fontsize=9.5,
-        color=INK,
-    )
-    for text in (title, note):
-        text.set_parse_math(False)  # a name may hold a dollar sign
-    if not fit.convergence.converged:
-        ax.text(
-            0.5,
-            0.5,
-            "DID NOT CONVERGE: claim nothing from this fit",
-            transform=ax.transAxes,
-            ha="center",
-            va="center",
-            fontsize=13,
-            fontweight="bold",
-            color=ALARM,
-            bbox={"facecolor": "white", "edgecolor": ALARM, "alpha": 0.9, "pad": 6},
-            zorder=10,
-        )
+        pad=10 + LINE * len(lines),
+    ).set_parse_math(False)  # a name may hold a dollar sign
 
 
-def legend_below(ax: "Axes", columns: int) -> None:
-    """Put the legend under the axis label, where it covers nothing."""
-    ax.legend(
+def inches(ax: "Axes") -> float:
+    """Width of the axes before the layout makes room for labels."""
+    return float(ax.figure.get_figure(root=True).get_figwidth() * ax.get_position().width)
+
+
+def _plain_ticks() -> "ScalarFormatter":
+    """Tick labels with the exponent in each, instead of one above the axis among the titles."""
+    from matplotlib.ticker import ScalarFormatter
+
+    class Plain(ScalarFormatter):
+        def format_ticks(self, values: Any) -> list[str]:
+            labels = [f"{value:.4g}".replace("-", "\N{MINUS SIGN}") for value in values]
+            if len(set(labels)) == len(labels):
+                return labels
+            return list(super().format_ticks(values))
+
+    return Plain(useOffset=False)
+
+
+def legend_below(ax: "Axes") -> None:
+    """Put the legend under the axis label, where it covers nothing, in columns that fit."""
+    from matplotlib.transforms import ScaledTranslation
+
+    below = ScaledTranslation(0, -LEGEND_GAP / 72, ax.figure.get_figure(root=True).dpi_scale_trans)
+    legend = ax.legend(
         loc="upper center",
-        bbox_to_anchor=(0.5, -0.13),
-        ncols=columns,
+        bbox_to_anchor=(0.5, 0),
+        bbox_transform=ax.transAxes + below,
+        ncols=max(1, min(3, int(inches(ax) / 2.1))),
         frameon=False,
         fontsize=9,
         handlelength=1.6,
         columnspacing=1.6,
     )
+    for handle in legend.legend_handles:
+        if handle is not None and handle.get_label() == LOGGED:
+            handle.set(alpha=0.8, markersize=4)  # the points themselves may be all but transparent
