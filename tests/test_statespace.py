@@ -338,7 +338,7 @@ def test_log_likelihood_is_the_dense_normal_density(shape, windowed):
     for case in make_cases(shape, windowed=windowed, count=count):
         program, data = case.bound()
         found = float(compiled(program)(case.draws, data))
-        assert found == pytest.approx(case.dense_log_likelihood(), rel=1e-8, abs=1e-8), case
+        assert found == pytest.approx(case.dense_log_likelihood(), rel=1e-10, abs=1e-10), case
 
 
 @st.composite
@@ -453,7 +453,7 @@ def test_log_likelihood_of_a_table_is_the_dense_normal_density(drawn):
     case = case_of_table(*drawn)
     assert program.windowed == case.windowed
     found = float(compiled(program)(draws, data))
-    assert found == pytest.approx(case.dense_log_likelihood(), rel=1e-8, abs=1e-8)
+    assert found == pytest.approx(case.dense_log_likelihood(), rel=1e-10, abs=1e-10)
 
 
 @pytest.mark.parametrize(
