@@ -1,4 +1,4 @@
-"""The README: its code runs as shown, its picture and names are there."""
+"""The README and the notebooks: their code runs as shown, pictures and names are there."""
 
 import re
 from pathlib import Path
@@ -13,9 +13,15 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_python_runs_as_shown(tmp_path, monkeypatch, capsys):
+SHOWN = {
+    "README.md": "\n".join(re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)),
+    **{p.name: p.read_text(encoding="utf-8") for p in (ROOT / "notebooks").glob("*.py")},
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_python_runs_as_shown(name, tmp_path, monkeypatch, capsys):
     mpl.use("Agg")
-    (block,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     (tmp_path / "data").symlink_to(ROOT / "data")
     monkeypatch.chdir(tmp_path)
     fit = bg.fit
@@ -27,7 +33,7 @@ def test_python_runs_as_shown(tmp_path, monkeypatch, capsys):
             run, "exponential", seed=seed, draws=500, tune=400, progress=False
         ),
     )
-    exec(compile(block, "README.md", "exec"), {})
+    exec(compile(SHOWN[name], name, "exec"), {})
     assert "plateau" in capsys.readouterr().out
     assert bg.load_fit(tmp_path / "out" / "mine.nc").run.settings.group_size == 8
     mpl.pyplot.close("all")
