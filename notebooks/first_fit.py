@@ -11,9 +11,9 @@
 # %% [markdown]
 # # A first fit
 #
-# A log goes in; where the reward will level off, when, and how sure that is come out. Open this file
-# as a notebook with Jupytext (`pip install '.[notebooks]'`), or run it as a script from the root of
-# the repository.
+# A log goes in; where the reward will level off, when, and how sure that is come out. Open this
+# file as a notebook with Jupytext (`pip install '.[notebooks]'`), or run it as a script from the
+# root of the repository.
 
 # %%
 import bayes_grpo as bg
