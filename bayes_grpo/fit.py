@@ -17,7 +17,7 @@ from bayes_grpo.model import Data, Model, Program, bind, load_model, responses_o
 from bayes_grpo.posterior import forecast_draws, levels_and_paths, prior_draws
 from bayes_grpo.precision import float64
 from bayes_grpo.progress import progress_bar
-from bayes_grpo.results import SUMMARY, assemble, assemble_prior
+from bayes_grpo.results import SUMMARY, assemble, assemble_prior, within_bounds
 from bayes_grpo.run import Run
 from bayes_grpo.sampler import Sampling, sample
 from bayes_grpo.timeline import Timeline, future_ticks
@@ -194,10 +194,7 @@ class Fit:
                 generations,
             )
             mean, observed = forecast_draws(program, data, future, flat, ends, self.seed + 1)
-        bounds = settings.reward_bounds
-        if bounds is None:
-            return mean, observed
-        return np.clip(mean, *bounds), np.clip(observed, *bounds)
+        return within_bounds(mean, self.run), within_bounds(observed, self.run)
 
     def with_prior(self, draws: int = 1000) -> "Fit":
         """Add draws from the prior to the fit: what it said before it saw the rewards.

@@ -81,8 +81,8 @@ def assemble(
     tree = xr.DataTree.from_dict(
         {
             "posterior": posterior,
-            "smoothed": per_row({"reward": paths.latent}),
-            "posterior_predictive": per_row({"reward": paths.replicate}),
+            "smoothed": per_row({"reward": within_bounds(paths.latent, run)}),
+            "posterior_predictive": per_row({"reward": within_bounds(paths.replicate, run)}),
             "log_likelihood": per_row({"reward": paths.log_likelihood}),
             "log_prior": per_draw(_log_prior(model, program, timeline, drawn, levels)),
             "sample_stats": per_draw(drawn.stats),
@@ -132,10 +132,19 @@ def assemble_prior(
             {n: (("chain", "draw"), v) for n, v in quantities.items()}, coords=coords
         ),
         "prior_predictive": xr.Dataset(
-            {"reward": (("chain", "draw", "step"), rewards[..., at])},
+            {"reward": (("chain", "draw", "step"), within_bounds(rewards[..., at], run))},
             coords={**coords, "step": steps},
         ),
     }
+
+
+def within_bounds(rewards: Any, run: Run) -> np.ndarray:
+    """Keep rewards inside the bounds of the run, where it has any.
+
+    The Gaussian model knows no bounds: a draw beyond one says that the reward ends up at it.
+    """
+    bounds = run.settings.reward_bounds
+    return np.asarray(rewards) if bounds is None else np.clip(rewards, *bounds)
 
 
 def provenance(run: Run, model: Model) -> dict[str, Any]:
@@ -161,10 +170,10 @@ def _quantities(run: Run, program: Program, levels: Levels) -> dict[str, np.ndar
     momentum, pull = params["momentum"], params["pull"]
     per_step = params["updates_per_step"]
     found: dict[str, Any] = {
-        "plateau": levels.plateau,
-        "reward_now": levels.reward_now,
-        "initial_reward": levels.initial_reward,
-        "initial_plateau": levels.initial_plateau,
+        "plateau": within_bounds(levels.plateau, run),
+        "reward_now": within_bounds(levels.reward_now, run),
+        "initial_reward": within_bounds(levels.initial_reward, run),
+        "initial_plateau": within_bounds(levels.initial_plateau, run),
         "relaxation_time": params["relaxation_time"],
         "curvature": curvature(params["relaxation_time"], run.settings),
     }

@@ -9,7 +9,8 @@ chain), of which the better counts.  Both get 4 chains of 1,000 + 1,000 iteratio
 in a process of its own.  Effective draws are the bulk ESS of the worst of the parameters that both
 sample; they are divided by the seconds of a first run, compilation included, and of a second run
 with another seed, for which everything was compiled before: ours because it keeps its programs,
-NumPyro's because JAX's persistent cache is on (its ``MCMC`` compiles anew at every run otherwise).
+NumPyro's because JAX's persistent cache is on (its ``MCMC``
+compiles anew at every run otherwise; it still traces and loads, which counts).
 """
 
 import argparse

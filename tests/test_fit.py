@@ -207,12 +207,20 @@ def test_impossible_forecasts_are_refused(fitted, arguments):
         fitted.forecast(**arguments)
 
 
-def test_forecast_respects_declared_bounds():
+def test_everything_on_the_reward_scale_respects_declared_bounds():
     rewards = np.clip(saturating_rewards(60) + 0.28, 0, 1)
     bounded = bg.Run.from_table(table(rewards), name="bounded", reward_bounds=(0, 1))
-    draws = np.concatenate(quick_fit(bounded).forecast_draws(np.arange(61, 80)))
-    assert draws.min() >= 0
-    assert draws.max() <= 1
+    fit = quick_fit(bounded)
+    tree = fit.idata
+    for rewards in (
+        *fit.forecast_draws(np.arange(61, 80)),
+        tree["posterior"]["plateau"],
+        tree["smoothed"]["reward"],
+        tree["posterior_predictive"]["reward"],
+    ):
+        assert rewards.min() >= 0
+        assert rewards.max() <= 1
+    assert (tree["posterior_predictive"]["reward"] == 1).any()
 
 
 def test_unknown_horizons_and_numbers_are_refused(run):
@@ -244,7 +252,7 @@ def test_a_prior_that_is_not_normal_is_sampled_and_obeyed(run, tmp_path):
 
 
 def test_settings_of_jax_are_left_alone_and_do_not_matter(tmp_path):
-    """The same posterior in a process of float32 and in one of float64, which stay what they are."""
+    """The same posterior in a process of float32 and in one of float64, which stay as they are."""
     script = """
 import sys, jax, numpy as np, pandas as pd
 jax.config.update("jax_enable_x64", sys.argv[1] == "x64")
