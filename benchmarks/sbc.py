@@ -14,6 +14,11 @@ of the priors is fixed, where a real fit takes it from the data: what is checked
 under given priors.  Where fewer than 100 effective draws came out, the run is sampled again for
 longer; no simulation is dropped.
 
+Ranked besides the reported quantities: the distance of the first, the last and the plateau level
+from the rewards near them (``..._gap``), and the density of the rewards given the states
+(``state_fit``) or the parameters (``log_likelihood``).  They depend on the data, and so see a
+posterior that forgets it.
+
 Written to benchmarks/results: ``sbc_MODEL.csv`` (ranks), ``.md`` (tests of uniformity), ``.png``.
 Exit status 1 if the ranks of plateau, relaxation time or temperature are not uniform.
 """
@@ -43,7 +48,7 @@ from bayes_grpo.priors import RunScale
 from bayes_grpo.results import _quantities as reported_quantities
 from bayes_grpo.run import Run
 from bayes_grpo.sampler import Sampling, sample
-from bayes_grpo.statespace import draw_noise, log_likelihood, simulate
+from bayes_grpo.statespace import Ticks, draw_noise, log_likelihood, row_means, simulate
 
 ROWS, PLANNED, MISSING = 60, 100, (20, 21, 22)
 LEVEL, SCALE = 0.4, 0.1
@@ -65,8 +70,16 @@ QUANTITIES = (
     "fluctuation_sd",
     "drift_sd",
     "sampling_sd",
+    "plateau_change",
+    "initial_gap",
+    "now_gap",
+    "plateau_gap",
+    "state_fit",
     "log_likelihood",
 )
+GAPS = {"initial_gap": "initial_reward", "now_gap": "reward_now", "plateau_gap": "plateau"}
+NEAR = 5
+"""Rows whose mean reward a gap is measured from."""
 
 
 class Case(NamedTuple):
@@ -105,8 +118,9 @@ def make_case(model: Model, window: int = 1) -> Case:
 
 
 @partial(jax.jit, static_argnums=0)
-def _simulate(program: Program, data: Data, key: jax.Array) -> tuple[dict, Levels, jax.Array]:
-    """Parameters from the priors, the levels they lead to, and rewards of every tick."""
+def _simulate(program: Program, data: Data, key: jax.Array) -> tuple[Any, ...]:
+    """Parameters from the priors, the levels they lead to, and every tick's row with and without
+    sampling noise."""
     draws = {
         name: program.model.priors[name].in_unit().sample(jax.random.fold_in(key, number))
         for number, name in enumerate(program.sampled)
@@ -125,13 +139,48 @@ def _simulate(program: Program, data: Data, key: jax.Array) -> tuple[dict, Level
         plateau=end[level],
         end=end,
     )
-    return draws, levels, rewards * data.ticks.observed
+    latent = row_means(program.system, params, data.ticks, states)
+    return draws, levels, latent, rewards * data.ticks.observed
 
 
 @partial(jax.jit, static_argnums=0)
 def _log_likelihood(program: Program, data: Data, draws: Mapping[str, jax.Array]) -> jax.Array:
     params = program.params(draws, data)
     return log_likelihood(program.system, params, data.ticks, windowed=program.windowed)
+
+
+def with_data(
+    found: Mapping[str, np.ndarray], states: np.ndarray, likelihood: np.ndarray, ticks: Ticks
+) -> dict[str, np.ndarray]:
+    """Add the quantities that compare a draw with the rewards.
+
+    Without them a posterior that forgets the data passes: draws from the prior are calibrated, too
+    (Modrák et al. 2023, arXiv 2211.02383).
+
+    Parameters
+    ----------
+    found
+        Reported quantities, shape (draws,) each.
+    states
+        Reward without sampling noise of the row that each tick ends, shape (draws, ticks).
+    likelihood
+        Log density of the rewards given the parameters, shape (draws,).
+    ticks
+        The run.
+    """
+    seen = ticks.observed > 0
+    reward = ticks.reward[seen]
+    near = {name: reward[:NEAR] if name == "initial_gap" else reward[-NEAR:] for name in GAPS}
+    gaps = {name: np.abs(found[GAPS[name]] - near[name].mean()) for name in GAPS}
+    variance = found["sampling_sd"][..., None] ** 2 * ticks.row_variance[seen]
+    misfit = (reward - states[..., seen]) ** 2 / variance + np.log(variance)
+    return {
+        **found,
+        **gaps,
+        "plateau_change": found["plateau"] - found["initial_plateau"],
+        "state_fit": -0.5 * misfit.sum(axis=-1),
+        "log_likelihood": likelihood,
+    }
 
 
 def simulation(case: Case, source: Case, number: int, seed: int) -> dict[str, float]:
@@ -156,7 +205,7 @@ def simulation(case: Case, source: Case, number: int, seed: int) -> dict[str, fl
     begin = time.perf_counter()
     seeds = [int(s) for s in np.random.SeedSequence((seed, number)).generate_state(3) >> 1]
     with float64():
-        true_draws, true_levels, rewards = jax.tree.map(
+        true_draws, true_levels, latent, rewards = jax.tree.map(
             np.asarray, _simulate(source.program, source.data, jax.random.key(seeds[0]))
         )
         data = case.data._replace(ticks=case.data.ticks._replace(reward=rewards))
@@ -172,15 +221,16 @@ def simulation(case: Case, source: Case, number: int, seed: int) -> dict[str, fl
         chosen = np.linspace(0, total - 1, VALUES - 1).round().astype(int)
         draws = {name: values.reshape(1, -1)[:, chosen] for name, values in drawn.values.items()}
         levels, paths = levels_and_paths(case.program, data, draws, seeds[2])
-        likelihood = float(_log_likelihood(source.program, data, true_draws))
-    truth = {
-        **reported_quantities(case.run, source.program, true_levels),
-        "log_likelihood": likelihood,
-    }
-    found = {
-        **reported_quantities(case.run, case.program, levels),
-        "log_likelihood": paths.log_likelihood.sum(axis=-1),
-    }
+        likelihood = np.asarray(_log_likelihood(source.program, data, true_draws))
+    truth = with_data(
+        reported_quantities(case.run, source.program, true_levels), latent, likelihood, data.ticks
+    )
+    found = with_data(
+        reported_quantities(case.run, case.program, levels),
+        paths.latent,
+        paths.log_likelihood.sum(axis=-1),
+        data.ticks,
+    )
     ranks = {name: int(np.sum(found[name] < truth[name])) for name in QUANTITIES if name in truth}
     return {
         "simulation": number,

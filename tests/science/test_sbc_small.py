@@ -7,6 +7,7 @@ likelihood or prior.
 
 import numpy as np
 import pytest
+import sbc
 from rank_statistics import VALUES, judge, null
 from sbc import QUANTITIES, failures, make_case, ranks_of, simulation
 
@@ -51,6 +52,20 @@ def test_wrong_sampling_noise_is_seen(case):
     found = failures(ranks(case, source, 12), QUANTITIES, LEVEL)
     assert "sampling_sd" in found
     assert "log_likelihood" in found
+
+
+def test_states_that_ignore_the_rewards_are_seen(case, monkeypatch):
+    right = sbc.levels_and_paths
+
+    def blind(program, data, *rest):
+        ticks = data.ticks._replace(observed=0 * data.ticks.observed)
+        return right(program, data._replace(ticks=ticks), *rest)
+
+    monkeypatch.setattr(sbc, "levels_and_paths", blind)
+    found = failures(ranks(case, case, 12), QUANTITIES, LEVEL)
+    assert "now_gap" in found
+    assert "state_fit" in found
+    assert "reward_now" not in found  # draws from the prior are calibrated, too
 
 
 @pytest.mark.slow
