@@ -108,22 +108,29 @@ def run_numpyro(run: Any, settings: dict[str, int], method: str) -> list[tuple[f
     if timeline.windowed:
         raise SystemExit("the rival's filter has one tick a row")
     per_tick = float(timeline.updates_per_tick)
-    log = np.log
+    priors = load_model("oscillator").priors  # the same numbers, whatever they are today
+
+    def normal(name: str) -> Any:
+        prior = priors[name].arguments
+        mean = scale.location + prior["mean"] * scale.scale
+        return numpyro.sample(name, dist.Normal(mean, prior["sd"] * scale.scale))
+
+    def log_normal(name: str, unit: float) -> Any:
+        prior = priors[name].arguments
+        return numpyro.sample(name, dist.LogNormal(np.log(prior["median"] * unit), prior["sd_log"]))
 
     def model(
         rewards: Any, observed: Any, learning_rate: Any, root_time: Any, row_variance: Any
     ) -> None:
-        plateau = numpyro.sample("plateau", dist.Normal(scale.location, 2 * scale.scale))
-        first = numpyro.sample("initial_reward", dist.Normal(scale.location, 2 * scale.scale))
-        above = numpyro.sample(
-            "relaxation_time", dist.LogNormal(log(0.3 * scale.planned_updates), 1.0)
-        )
-        damping = numpyro.sample("damping_ratio", dist.LogNormal(log(2.0), 0.7))
-        fluctuation = numpyro.sample("fluctuation_sd", dist.LogNormal(log(0.2 * scale.scale), 1.0))
-        drift = numpyro.sample("drift_sd", dist.LogNormal(log(0.3 * scale.scale), 1.0))
-        sampling = numpyro.sample("sampling_sd", dist.LogNormal(log(0.7 * scale.scale), 0.7))
+        plateau, first = normal("plateau"), normal("initial_reward")
+        above = log_normal("relaxation_time", scale.planned_updates)
+        damping = log_normal("damping_ratio", 1.0)
+        fluctuation = log_normal("fluctuation_sd", scale.scale)
+        drift = log_normal("drift_sd", scale.scale)
+        sampling = log_normal("sampling_sd", scale.scale)
 
-        time_constant = (above + 0.64 * scale.row_updates) / per_tick
+        bound, _ = priors["relaxation_time"].above
+        time_constant = (above + bound * scale.row_updates) / per_tick
         momentum = (time_constant / (time_constant + 2 * damping**2)) ** 2
         pull = (1 - momentum) / time_constant
         stationary = (1 + momentum) / ((1 - momentum) * pull * (2 * (1 + momentum) - pull))
