@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bayes_grpo.examples import load_example as load_example
     from bayes_grpo.fit import Fit as Fit
     from bayes_grpo.fit import fit as fit
+    from bayes_grpo.fit import load_fit as load_fit
     from bayes_grpo.model import Model as Model
     from bayes_grpo.model import available_models as available_models
     from bayes_grpo.model import load_model as load_model
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from bayes_grpo.readers import read_runs as read_runs
     from bayes_grpo.run import Run as Run
     from bayes_grpo.run import Settings as Settings
-    from bayes_grpo.storage import load_fit as load_fit
 
 # Public name -> module that holds it.
 _EXPORTS = {
@@ -41,7 +41,7 @@ _EXPORTS = {
     "available_models": "bayes_grpo.model",
     "fit": "bayes_grpo.fit",
     "load_example": "bayes_grpo.examples",
-    "load_fit": "bayes_grpo.storage",
+    "load_fit": "bayes_grpo.fit",
     "load_model": "bayes_grpo.model",
     "plot_forecast": "bayes_grpo.plots",
     "plot_ppc": "bayes_grpo.plots",

@@ -26,12 +26,11 @@ from bayes_grpo.export import (
     write_results,
     write_table,
 )
-from bayes_grpo.fit import Fit, fit
+from bayes_grpo.fit import Fit, fit, load_fit
 from bayes_grpo.model import Model, load_model
 from bayes_grpo.readers import read_runs
 from bayes_grpo.run import Run
 from bayes_grpo.settings import Settings
-from bayes_grpo.storage import load_fit
 
 WIDTH = 96
 """Characters of a line of prose."""

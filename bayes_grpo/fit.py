@@ -20,6 +20,7 @@ from bayes_grpo.progress import progress_bar
 from bayes_grpo.results import SUMMARY, assemble, assemble_prior, within_bounds
 from bayes_grpo.run import Run
 from bayes_grpo.sampler import Sampling, sample
+from bayes_grpo.storage import read_fit, write_fit
 from bayes_grpo.timeline import Timeline, future_ticks
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -230,9 +231,7 @@ class Fit:
         -------
         Path
         """
-        from bayes_grpo.storage import save_fit
-
-        return save_fit(self, path)
+        return write_fit(self.run, self.idata, path)
 
     def _future_steps(self, steps: int | Iterable[int] | None) -> np.ndarray:
         table = self.run.table
@@ -340,6 +339,28 @@ def fit(
     if not result.convergence.converged:
         warnings.warn(f"run '{run.name}': {result.convergence}", ConvergenceWarning, stacklevel=2)
     return result
+
+
+def load_fit(path: str | Path) -> Fit:
+    """Read a fit that `Fit.save` wrote.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Returns
+    -------
+    Fit
+        The one that was saved: same posterior, same forecasts.
+
+    Raises
+    ------
+    InputError
+        No such file; not a saved fit; written by a newer version of the package.
+    """
+    stored = read_fit(path)
+    return Fit(stored.run, stored.model, stored.tree, stored.horizon, stored.seed)
 
 
 def _thinning(cells: int, draws: int) -> int:

@@ -74,11 +74,17 @@ def _levels(
 ) -> tuple[Levels, Array]:
     params = program.params(draw, data)
     states, end = draw_states(program.system, params, data.ticks, noise, windowed=program.windowed)
+    return _levels_of_path(program, data, params, states, end), states
+
+
+def _levels_of_path(
+    program: Program, data: Data, params: Mapping[str, Any], states: Array, end: Array
+) -> Levels:
     tick = jax.tree.map(lambda a: a[-1], data.ticks)
     now = jnp.asarray(program.system.observe(params, tick, tuple(end)))
     level = program.parts.plateau_index
     as_arrays = {name: jnp.asarray(value) for name, value in params.items()}
-    return Levels(as_arrays, states[0][0], now, states[0][level], end[level], end), states
+    return Levels(as_arrays, states[0][0], now, states[0][level], end[level], end)
 
 
 def _levels_only(
@@ -193,11 +199,7 @@ def _from_prior(
     """Draw levels and a run from the prior: what `_levels_and_paths` gives without any data."""
     params = program.params(draw, data)
     states, rewards, end = simulate(program.system, params, data.ticks, noise)
-    tick = jax.tree.map(lambda a: a[-1], data.ticks)
-    now = jnp.asarray(program.system.observe(params, tick, tuple(end)))
-    level = program.parts.plateau_index
-    as_arrays = {name: jnp.asarray(value) for name, value in params.items()}
-    return Levels(as_arrays, states[0][0], now, states[0][level], end[level], end), rewards
+    return _levels_of_path(program, data, params, states, end), rewards
 
 
 def prior_draws(

@@ -4,6 +4,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
@@ -12,8 +13,7 @@ import pandas as pd
 import xarray as xr
 
 from bayes_grpo.errors import InputError
-from bayes_grpo.fit import Fit
-from bayes_grpo.model import parse_model
+from bayes_grpo.model import Model, parse_model
 from bayes_grpo.results import FORMAT
 from bayes_grpo.run import Run
 from bayes_grpo.settings import Settings
@@ -49,16 +49,53 @@ def write_whole(path: str | Path, write: Callable[[Path], object]) -> Path:
     return final
 
 
-def save_fit(fit: Fit, path: str | Path) -> Path:
-    """Write a fit; see `Fit.save`."""
-    tree = fit.idata.copy()
-    texts = {"table": fit.run.table.to_csv(index=False)}
-    tree["run"] = xr.DataTree(xr.Dataset({name: ((), text) for name, text in texts.items()}))
-    return write_whole(path, lambda at: tree.to_netcdf(at, engine="h5netcdf"))
+@dataclass(frozen=True)
+class Stored:
+    """What a file holds.
+
+    Parameters
+    ----------
+    run, model
+        The run and the model.
+    tree
+        The posterior.
+    horizon
+        Planned last step.
+    seed
+        Seed of the fit.
+    """
+
+    run: Run
+    model: Model
+    tree: xr.DataTree
+    horizon: int
+    seed: int
 
 
-def load_fit(path: str | Path) -> Fit:
-    """Read a fit that `Fit.save` wrote.
+def write_fit(run: Run, tree: xr.DataTree, path: str | Path) -> Path:
+    """Write the posterior of a run, with the run.
+
+    Parameters
+    ----------
+    run
+        The run.
+    tree
+        From `bayes_grpo.results.assemble`.
+    path
+        File to write; one of that name is replaced at once or not at all.
+
+    Returns
+    -------
+    Path
+    """
+    whole = tree.copy()
+    # An attribute of HDF5 holds 64 kB, a variable any length.
+    whole["run"] = xr.DataTree(xr.Dataset({"table": ((), run.table.to_csv(index=False))}))
+    return write_whole(path, lambda at: whole.to_netcdf(at, engine="h5netcdf"))
+
+
+def read_fit(path: str | Path) -> Stored:
+    """Read what `write_fit` wrote.
 
     Parameters
     ----------
@@ -67,8 +104,7 @@ def load_fit(path: str | Path) -> Fit:
 
     Returns
     -------
-    Fit
-        Equal to the one saved: same posterior, same forecasts.
+    Stored
 
     Raises
     ------
@@ -76,8 +112,8 @@ def load_fit(path: str | Path) -> Fit:
         No such file; not a saved fit; written by a newer version of the package.
     """
     try:
-        tree = xr.open_datatree(path, engine="h5netcdf").load()
-        tree.close()
+        with xr.open_datatree(path, engine="h5netcdf") as file:
+            tree = file.load()
         attributes = tree.attrs
         form = int(attributes["format"])
     except FileNotFoundError:
@@ -98,7 +134,7 @@ def load_fit(path: str | Path) -> Fit:
     )
     model = parse_model(attributes["model_file"], name=attributes["model"], where=str(path))
     del tree["run"]
-    return Fit(run, model, tree, int(attributes["horizon"]), int(attributes["seed"]))
+    return Stored(run, model, tree, int(attributes["horizon"]), int(attributes["seed"]))
 
 
 def _exact_table(text: str) -> pd.DataFrame:
