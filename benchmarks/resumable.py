@@ -32,9 +32,10 @@ class Partial:
             lines = path.read_text(encoding="utf-8").splitlines()
             found, *items = [json.loads(line) for line in lines if line.endswith("}")]
             if found != settings:
+                differ = [key for key in settings if found.get(key) != settings[key]]
                 sys.exit(
-                    f"{path} holds results of other settings ({found}): run without --resume, "
-                    f"or with those settings (now: {dict(settings)})"
+                    f"{path.name} holds results of another {' and '.join(differ)}: run without "
+                    "--resume to start anew"
                 )
             self.items = items
         # Written anew, so that a line cut off by a crash does not run into the next one.
