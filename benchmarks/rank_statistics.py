@@ -23,7 +23,8 @@ from scipy import stats
 VALUES = 100
 """Possible values of a rank: one more than posterior draws it is counted in."""
 
-NULL_SAMPLES = 20_000
+NULL_SAMPLES = 100_000
+"""More than one over the smallest level that a corrected test is held against."""
 
 
 @dataclass(frozen=True)

