@@ -25,7 +25,7 @@ NOT_CONVERGED = 3
 INTERRUPTED = 130
 
 
-class Program(click.Group):
+class Commands(click.Group):
     """A group of commands that ends in one of the exit statuses above, never in a traceback."""
 
     def main(
@@ -65,7 +65,7 @@ def _status(run: Callable[[], Any]) -> int:
     return status if isinstance(status, int) else 0
 
 
-@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="bayes-grpo")
 def main() -> None:
     """Tell where the reward of a GRPO run will level off, when, and how sure that is."""

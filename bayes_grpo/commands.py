@@ -176,6 +176,8 @@ def fit_one(run: Run, folder: Path, plan: Plan, report: Report, brief: bool) -> 
         report.error(str(error.at(run.source or run.name)))
         return
     report.doubtful |= not done.convergence.converged
+    if report.quiet and not done.convergence.converged:
+        complain(f"{run.name}: {done.convergence}")
     if report.as_json:
         numbers = as_numbers(done, forecast_table(done, plan.horizon))
         report.records.append({**numbers, "files": files})

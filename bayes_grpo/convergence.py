@@ -64,6 +64,31 @@ class Convergence:
         return f"DID NOT CONVERGE ({numbers}): claim nothing from this fit; {mends}"
 
 
+def r_hat(values: np.ndarray) -> float:
+    """Rank-normalised r_hat of draws of shape (chains, draws); one chain is compared with itself.
+
+    Returns
+    -------
+    float
+        NaN for a constant.
+    """
+    from arviz_stats import rhat  # type: ignore[attr-defined]
+
+    if np.ptp(values) == 0:
+        return float("nan")
+    if len(values) == 1:
+        half = values.shape[1] // 2
+        values = values[:, : 2 * half].reshape(2, half)
+    return float(rhat(values))
+
+
+def effective_draws(values: np.ndarray) -> float:
+    """Bulk effective sample size of draws of shape (chains, draws); NaN for a constant."""
+    from arviz_stats import ess  # type: ignore[attr-defined]
+
+    return float("nan") if np.ptp(values) == 0 else float(ess(values))
+
+
 def assess(draws: dict[str, np.ndarray], diverging: np.ndarray) -> Convergence:
     """Judge draws, shape (chains, draws) each.
 
@@ -71,14 +96,11 @@ def assess(draws: dict[str, np.ndarray], diverging: np.ndarray) -> Convergence:
     -------
     Convergence
     """
-    from arviz_stats import ess, rhat  # type: ignore[attr-defined]
-
     varying = [values for values in draws.values() if np.ptp(values) > 0]
     if not varying:
         return Convergence(1.0, float(diverging.size), float(np.mean(diverging)))
     return Convergence(
-        # With one chain, r_hat compares its halves.
-        r_hat=float(max(rhat(values) for values in varying)),
-        ess=float(min(ess(values) for values in varying)),
+        r_hat=max(r_hat(values) for values in varying),
+        ess=min(effective_draws(values) for values in varying),
         divergent=float(np.mean(diverging)),
     )

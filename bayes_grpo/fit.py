@@ -11,7 +11,13 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from bayes_grpo.convergence import Convergence, ConvergenceWarning, assess
+from bayes_grpo.convergence import (
+    Convergence,
+    ConvergenceWarning,
+    assess,
+    effective_draws,
+    r_hat,
+)
 from bayes_grpo.errors import InputError
 from bayes_grpo.model import Data, Model, Program, bind, load_model, responses_of
 from bayes_grpo.posterior import forecast_draws, levels_and_paths, prior_draws
@@ -21,11 +27,14 @@ from bayes_grpo.results import SUMMARY, assemble, assemble_prior, within_bounds
 from bayes_grpo.run import Run
 from bayes_grpo.sampler import Sampling, sample
 from bayes_grpo.storage import read_fit, write_fit
-from bayes_grpo.timeline import Timeline, future_ticks
+from bayes_grpo.timeline import Timeline, check_distance, future_ticks
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 MAX_CELLS = 4_000_000
 """Largest draws times rows of a stored curve; longer runs keep every n-th draw of their curves."""
+
+MAX_SEED = 2**32
+"""Seeds that every random generator in use takes lie below."""
 
 MAX_FUTURE_ROWS = 400
 """Rows of a forecast whose steps were not listed."""
@@ -88,24 +97,22 @@ class Fit:
         pandas.DataFrame
             One row a quantity, columns mean, sd, the quantiles (``5%`` ...), ess, r_hat, unit.
             Rewards are in the reward's own unit, times in optimizer updates at the peak learning
-            rate.
+            rate; ``plateau`` is the one at the end of the log, after its drift.
             ``attrs["convergence"]`` says whether the fit may be used.
         """
-        from arviz_stats import ess, rhat  # type: ignore[attr-defined]
-
+        _check_quantiles(quantiles, "summary")
         rows = {}
         posterior = self.idata["posterior"]
         for name, unit in SUMMARY.items():
             if name not in posterior:
                 continue
             values = posterior[name].to_numpy()
-            constant = np.ptp(values) == 0
             rows[name] = {
                 "mean": values.mean(),
                 "sd": values.std(),
                 **{f"{100 * q:g}%": np.quantile(values, q) for q in quantiles},
-                "ess": np.nan if constant else float(ess(values)),
-                "r_hat": np.nan if constant else float(rhat(values)),
+                "ess": effective_draws(values),
+                "r_hat": r_hat(values),
                 "unit": unit,
             }
         table = pd.DataFrame.from_dict(rows, orient="index")
@@ -135,6 +142,7 @@ class Fit:
         -------
         pandas.DataFrame
             Columns step, mean, sd, and ``q05``, ``q25``, ... for the quantiles; one row a step.
+            ``attrs["convergence"]`` says whether the fit may be used.
 
         Raises
         ------
@@ -143,19 +151,18 @@ class Fit:
         """
         if kind not in ("observed", "mean"):
             raise InputError(f"forecast kind is {kind!r}: expected 'observed' or 'mean'")
-        if not all(0 <= q <= 1 for q in quantiles):
-            raise InputError(
-                f"forecast quantiles are {tuple(quantiles)}: expected numbers in [0, 1]"
-            )
+        _check_quantiles(quantiles, "forecast")
         wanted = self._future_steps(steps)
         mean, observed = self.forecast_draws(wanted)
         draws = observed if kind == "observed" else mean
         columns = {
             f"q{100 * q:04.1f}".removesuffix(".0"): np.quantile(draws, q, axis=0) for q in quantiles
         }
-        return pd.DataFrame(
+        table = pd.DataFrame(
             {"step": wanted, "mean": draws.mean(axis=0), "sd": draws.std(axis=0), **columns}
         )
+        table.attrs["convergence"] = str(self.convergence)
+        return table
 
     def forecast_draws(self, steps: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Draws of future rows from the posterior predictive distribution.
@@ -239,6 +246,8 @@ class Fit:
         spacing = max(1, int(table["step"].diff().median()))
         if steps is None or isinstance(steps, int | np.integer):
             ahead = self.horizon - last if steps is None else int(steps)
+            if steps is not None and ahead < 1:
+                raise InputError(f"forecast steps is {steps}: expected at least 1 step ahead")
             if ahead < 1:
                 raise InputError(
                     f"run '{self.run.name}': nothing to forecast: the planned last step is "
@@ -253,6 +262,9 @@ class Fit:
                 raise InputError("forecast steps are empty: expected at least one step")
             if not np.all(np.equal(np.mod(wanted, 1), 0)):
                 raise InputError("forecast steps must be whole numbers")
+        settings = self.run.settings
+        batches = (wanted[-1] - last) * settings.updates_per_step / settings.refresh_interval
+        check_distance(self.run.name, batches, wanted[-1])
         if wanted[0] <= last or np.any(np.diff(wanted) <= 0):
             raise InputError(
                 f"run '{self.run.name}': forecast steps must rise from beyond the last logged step "
@@ -321,6 +333,8 @@ def fit(
     for name, value, least in (("chains", chains, 1), ("draws", draws, 4), ("tune", tune, 0)):
         if not isinstance(value, int | np.integer) or value < least:
             raise InputError(f"{name} is {value!r}: expected a whole number of at least {least}")
+    if not isinstance(seed, int | np.integer) or not 0 <= seed < MAX_SEED:
+        raise InputError(f"seed is {seed!r}: expected a whole number from 0 to {MAX_SEED - 1}")
     if not 0 < target_accept < 1:
         raise InputError(f"target_accept is {target_accept!r}: expected a number between 0 and 1")
     checked = load_model(model)
@@ -339,6 +353,15 @@ def fit(
     if not result.convergence.converged:
         warnings.warn(f"run '{run.name}': {result.convergence}", ConvergenceWarning, stacklevel=2)
     return result
+
+
+def _check_quantiles(quantiles: Sequence[float], what: str) -> None:
+    try:
+        fine = all(0 <= q <= 1 for q in quantiles)
+    except TypeError:
+        fine = False
+    if not fine:
+        raise InputError(f"{what} quantiles are {quantiles!r}: expected numbers in [0, 1]")
 
 
 def load_fit(path: str | Path) -> Fit:

@@ -186,6 +186,10 @@ def load_model(model: str | Path | Model) -> Model:
             )
     try:
         text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ModelFileError(
+            f"{path}: no such model file; 'bayes-grpo models' lists the shipped ones"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ModelFileError(f"{path}: the model file cannot be read: {error}") from error
     return parse_model(text, name=path.stem, where=str(path))

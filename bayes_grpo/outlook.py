@@ -190,14 +190,21 @@ def _rate_is_falling(fit: Fit) -> bool:
 
 def _end_of_schedule(fit: Fit) -> str:
     """Say so where a falling learning rate ends the run before the plateau is reached."""
-    last = int(fit.run.table["step"].iloc[-1])
-    if not _rate_is_falling(fit) or fit.horizon <= last:
+    if not _rate_is_falling(fit):
         return ""
-    at_end = Interval.of(fit.forecast_draws([fit.horizon])[0])
+    last = int(fit.run.table["step"].iloc[-1])
+    end = last_forecast_step(fit)
+    at_end = Interval.of(fit.forecast_draws([end])[0])
     gap = float(np.median(_gain(fit)))
     now = float(np.median(fit.idata["posterior"]["reward_now"]))
     if gap == 0 or (at_end.median - now) / gap > REACHED:
         return ""
+    if fit.horizon <= last:
+        return (
+            "But the run is at its planned end and its learning rate has fallen: going on as it "
+            f"is, the forecast for step {end} is {at_end}, short of the plateau; only a higher rate "
+            "would bring the rest."
+        )
     return (
         f"But the learning rate runs out first: at the planned last step {fit.horizon} the "
         f"forecast is {at_end}, short of the plateau."

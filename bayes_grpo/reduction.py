@@ -1,4 +1,4 @@
-"""From settings and curvature to the oscillator's numbers, and back (THEORY section 1).
+"""From settings and curvature to the oscillator's numbers, and back (arXiv 2606.30789).
 
 Adam and every exponential moving average multiply the gradient by ``1 - momentum``; heavy-ball
 momentum applies it in full.  The convention decides how a relaxation time reads as a curvature.

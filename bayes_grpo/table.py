@@ -199,7 +199,8 @@ def check_ranges(frame: pd.DataFrame) -> None:
         if name not in frame.columns:
             continue
         values = frame[name].to_numpy()
-        rounding = 1e-6
+        # Only a fraction can be rounded out of its range; a learning rate may be far smaller.
+        rounding = 1e-6 if math.isfinite(high) else 0.0
         wrong = np.isinf(values) | (values < low - rounding) | (values > high + rounding)
         if wrong.any():
             at = int(np.argmax(wrong))

@@ -19,6 +19,9 @@ from bayes_grpo.statespace import Numbers, Ticks
 MAX_TICKS = 50_000
 """More ticks than rows need, beyond this many, are merged: see `build_timeline`."""
 
+MAX_AHEAD = 200_000
+"""Rollout batches beyond the end of a log that a forecast may reach."""
+
 type Responses = Callable[[np.ndarray], Mapping[str, Numbers]]
 
 
@@ -89,8 +92,8 @@ def build_timeline(
     Raises
     ------
     InputError
-        If the horizon lies before the end of the log, or a trajectory that needs a tick per update
-        would need absurdly many.
+        If the horizon lies before the end of the log or absurdly far beyond it, or a trajectory
+        that needs a tick per update would need absurdly many.
     """
     table, settings = run.table, run.settings
     notes: list[str] = []
@@ -103,6 +106,7 @@ def build_timeline(
     length = 1 if one_update_ticks else settings.refresh_interval
     too_many = done[-1] > MAX_TICKS * length and done[-1] > 20 * len(done) * length
     # A lag is a number of updates: were they merged, it would be another lag.
+    check_distance(run.name, (planned_updates - done[-1]) / length, planned)
     if too_many and one_update_ticks and done[-1] > 20 * MAX_TICKS:
         raise InputError(
             f"run '{run.name}': {done[-1]} updates with {len(done)} rows are too many for a "
@@ -243,6 +247,15 @@ def bucket(count: int) -> int:
     while size < count:
         size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
     return size
+
+
+def check_distance(name: str, batches: float, step: float) -> None:
+    """Refuse a forecast further ahead than memory and sense allow; raises `InputError`."""
+    if batches > MAX_AHEAD:
+        raise InputError(
+            f"run '{name}': step {step:.0f} lies {batches:.0f} rollout batches "
+            f"beyond the log, at most {MAX_AHEAD} can be forecast: give a nearer horizon"
+        )
 
 
 def _planned_step(run: Run, horizon: int | None, last: float, notes: list[str]) -> float:

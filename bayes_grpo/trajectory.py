@@ -6,7 +6,8 @@ runs.  Its state always holds the plateau, so that a drifting plateau is followe
 says, and the first reward and the plateau start from Gaussian priors that the filter integrates
 out exactly.
 
-Recursion (heavy ball about a fixed point; THEORY section 1), one optimizer update:
+Recursion (heavy ball about a fixed point; the reduction of "Predictable GRPO", arXiv 2606.30789,
+in its exact discrete form), one optimizer update:
 
     v' = momentum v - pull (R_stale - plateau),    R' = R + v'
 
@@ -21,7 +22,11 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from bayes_grpo.errors import InputError
 from bayes_grpo.statespace import Params, Scalar, State, Ticks
+
+MAX_LAG = 64
+"""Longest constant lag, in updates: each one is a state."""
 
 type Responses = Callable[[np.ndarray, float], dict[str, np.ndarray]]
 
@@ -106,14 +111,14 @@ def damping_ratio(momentum: Scalar, pull: Scalar) -> Scalar:
     """Exact damping ratio of the discrete recursion: below 1 it oscillates.
 
     The roots of ``z^2 - (1 + momentum - pull) z + momentum`` meet at ``pull = (1 -
-    sqrt(momentum))^2`` (THEORY section 2); the ratio is 1 there and tends to
+    sqrt(momentum))^2``; the ratio is 1 there and tends to
     ``(1 - momentum) / (2 sqrt(pull))``, the continuous one, for small steps.
     """
     return (1 - jnp.sqrt(momentum)) / jnp.sqrt(pull)
 
 
 def stationary_variance(momentum: Scalar, pull: Scalar) -> Scalar:
-    """Stationary variance of the reward under a unit random force, without lag (THEORY 3)."""
+    """Stationary variance of the reward under a unit random force, without lag."""
     return (1 + momentum) / ((1 - momentum) * pull * (2 * (1 + momentum) - pull))
 
 
@@ -209,7 +214,7 @@ def block_responses(learning_rate: np.ndarray, momentum: float) -> dict[str, np.
     dict of ndarray
         Shape (ticks,) each.  ``velocity_kept``: what is left of the velocity; ``coasted``: how far
         a unit velocity carries the reward; ``velocity_push``, ``reward_push``: end velocity and
-        displacement under a unit force (THEORY section 4: mu^n, b, c and d, here for any schedule);
+        displacement under a unit force, for any schedule;
         ``noise_reward``, ``noise_shared``, ``noise_velocity``: Cholesky factor of the covariance of
         (displacement, end velocity) under unit white forces.
     """
@@ -287,11 +292,18 @@ def constant_lag(lag: int) -> Trajectory:
     lag
         In optimizer updates, >= 0.
 
+    Raises
+    ------
+    InputError
+        If the lag is longer than `MAX_LAG`.
+
     Returns
     -------
     Trajectory
         State (reward, velocity, plateau, displacement of the second last, third last, ... update).
     """
+    if lag > MAX_LAG:
+        raise InputError(f"setting lag is {lag}: the closed form follows at most {MAX_LAG} updates")
     older = max(lag - 1, 0)
 
     def start(params: Params) -> tuple[State, State]:

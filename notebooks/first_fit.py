@@ -27,7 +27,7 @@ print(run.settings)  # each with where it came from: given, read, inferred, defa
 
 # %%
 f = bg.fit(run, model="oscillator", seed=0)
-print(f.summary())
+print(f.summary().to_string())
 
 # %% [markdown]
 # The forecast is of logged rows, so its bands hold sampling noise as well; `kind="mean"` leaves it
