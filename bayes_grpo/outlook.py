@@ -202,8 +202,8 @@ def _end_of_schedule(fit: Fit) -> str:
     if fit.horizon <= last:
         return (
             "But the run is at its planned end and its learning rate has fallen: going on as it "
-            f"is, the forecast for step {end} is {at_end}, short of the plateau; only a higher rate "
-            "would bring the rest."
+            f"is, the forecast for step {end} is {at_end}, short of the plateau; only a higher "
+            "rate would bring the rest."
         )
     return (
         f"But the learning rate runs out first: at the planned last step {fit.horizon} the "

@@ -46,7 +46,7 @@ def simulated(name: str) -> Any:
     from bayes_grpo.model import bind, load_model
     from bayes_grpo.precision import float64
     from bayes_grpo.run import Run
-    from bayes_grpo.statespace import simulate
+    from bayes_grpo.statespace import draw_noise, simulate
 
     frame = pd.DataFrame({"step": np.arange(1, ROWS + 1), "reward": np.linspace(0, 1, ROWS)})
     settings = {"group_size": 8, "prompts_per_step": 16, "max_steps": 2 * ROWS}
@@ -65,7 +65,8 @@ def simulated(name: str) -> Any:
         }
         params = program.parts.derive({k: np.float64(v) for k, v in params.items()})
         params["shock_sd"] = shock_sd(params)
-        rewards = simulate(program.system, params, timeline.ticks, jax.random.key(1))[1]
+        noise = draw_noise(program.system, params, timeline.ticks, jax.random.key(1))
+        rewards = simulate(program.system, params, timeline.ticks, noise)[1]
         frame["reward"] = np.asarray(rewards)
     return Run.from_table(frame, name=name, **settings)
 
