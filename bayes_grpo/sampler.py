@@ -87,12 +87,17 @@ def _machine(
         sampling.max_tree_depth,
     )
 
+    # Jitted, so that the many places where NUTS evaluates it trace it once.
+    @jax.jit
+    def energy(z: Mapping[str, Array], data: Data) -> Array:
+        return potential_energy(program.numpyro_model, (data,), {}, z)
+
     def potential(data: Data) -> Callable[[Mapping[str, Array]], Array]:
-        return lambda z: potential_energy(program.numpyro_model, (data,), {}, z)
+        return lambda z: energy(z, data)
 
     def start(key: Array, data: Data) -> Any:
         key_candidates, key_chain = jax.random.split(key)
-        z = first_point(program, key_candidates, data)
+        z = first_point(program, energy, key_candidates, data)
         init, _ = hmc(potential_fn_gen=potential, algo="NUTS")
         return init(
             z,
@@ -138,31 +143,31 @@ def _machine(
         structure, [jax.ShapeDtypeStruct(shape, jnp.float64) for shape in shapes]
     )
     key = jax.random.key(0)
-    state, (z, _) = jax.eval_shape(advance, jax.eval_shape(start, key, data), data)
+    first = jax.jit(start).trace(key, data)
+    piece = jax.jit(advance).trace(first.out_info, data)
+    z = piece.out_info[1][0]
     kept = jax.tree.map(lambda a: jax.ShapeDtypeStruct((sampling.draws, *a.shape[1:]), a.dtype), z)
-    traced = (
-        jax.jit(start).lower(key, data),
-        jax.jit(advance).lower(state, data),
-        jax.jit(constrain).lower(kept, data),
-    )
+    traced = (first, piece, jax.jit(constrain).trace(kept, data))
 
-    def compiled(lowered: Any) -> Any:
+    def compiled(program: Any) -> Any:
         with float64():
-            return lowered.compile()
+            return program.lower().compile()
 
     # The compiler leaves the interpreter free: two programs are ready in the time of the longer.
     with ThreadPoolExecutor(len(traced)) as pool:
         return _Machine(*pool.map(compiled, traced))
 
 
-def first_point(program: Program, key: Array, data: Data) -> dict[str, Array]:
+def first_point(
+    program: Program, energy: Callable[..., Array], key: Array, data: Data
+) -> dict[str, Array]:
     """Most probable of some prior draws, on the unconstrained scale."""
     points = {}
     for number, name in enumerate(program.sampled):
         prior = program.model.priors[name].in_unit()
         draws = prior.sample(jax.random.fold_in(key, number), (CANDIDATES,))
         points[name] = biject_to(prior.support).inv(draws)
-    energies = lax.map(lambda z: potential_energy(program.numpyro_model, (data,), {}, z), points)
+    energies = lax.map(lambda z: energy(z, data), points)
     best = jnp.argmin(jnp.where(jnp.isnan(energies), jnp.inf, energies))
     return {name: values[best] for name, values in points.items()}
 
