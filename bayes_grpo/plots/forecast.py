@@ -55,7 +55,7 @@ def plot_forecast(fit: Fit, ax: "Axes | None" = None, horizon: int | None = None
     style.rows(ax, steps, rewards)
     shown = style.thinned(len(steps))
     smoothed = style.quantiles(style.flat_draws(fit, "smoothed")[:, shown])
-    style.band(ax, steps[shown], smoothed, style.BLUE, "reward without sampling noise")
+    style.band(ax, steps[shown], smoothed, style.BLUE, "reward without sampling noise (50 %, 90 %)")
     future = np.linspace(last + 1, end, min(end - last, FORECAST_POINTS)).round().astype(np.int64)
     mean, rows = fit.forecast_draws(future)
     # From the last logged row on, so that the curve has no gap.
