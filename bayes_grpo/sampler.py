@@ -81,11 +81,6 @@ def _machine(
     program: Program, sampling: Sampling, structure: Any, shapes: tuple[tuple[int, ...], ...]
 ) -> _Machine:
     """Compile start, piece and back-transform of NUTS for one program and length of run."""
-    tune, target_accept, max_tree_depth = (
-        sampling.tune,
-        sampling.target_accept,
-        sampling.max_tree_depth,
-    )
 
     # Jitted, so that the many places where NUTS evaluates it trace it once.
     @jax.jit
@@ -95,32 +90,27 @@ def _machine(
     def potential(data: Data) -> Callable[[Mapping[str, Array]], Array]:
         return lambda z: energy(z, data)
 
+    def kernel(z: Mapping[str, Array], key: Array, data: Data) -> tuple[Any, Any]:
+        init, sample = hmc(potential_fn_gen=potential, algo="NUTS")
+        state = init(
+            z,
+            sampling.tune,
+            target_accept_prob=sampling.target_accept,
+            max_tree_depth=sampling.max_tree_depth,
+            dense_mass=True,
+            model_args=(data,),
+            rng_key=key,
+        )
+        return state, sample
+
     def start(key: Array, data: Data) -> Any:
         key_candidates, key_chain = jax.random.split(key)
         z = first_point(program, energy, key_candidates, data)
-        init, _ = hmc(potential_fn_gen=potential, algo="NUTS")
-        return init(
-            z,
-            tune,
-            target_accept_prob=target_accept,
-            max_tree_depth=max_tree_depth,
-            dense_mass=True,
-            model_args=(data,),
-            rng_key=key_chain,
-        )
+        return kernel(z, key_chain, data)[0]
 
     def advance(state: Any, data: Data) -> tuple[Any, Any]:
-        init, sample = hmc(potential_fn_gen=potential, algo="NUTS")
         # The kernel keeps its tuning plan in a closure that only its own init fills.
-        init(
-            state.z,
-            tune,
-            target_accept_prob=target_accept,
-            max_tree_depth=max_tree_depth,
-            dense_mass=True,
-            model_args=(data,),
-            rng_key=state.rng_key,
-        )
+        _, sample = kernel(state.z, state.rng_key, data)
 
         def step(state: Any, _: None) -> tuple[Any, Any]:
             state = sample(state, (data,))

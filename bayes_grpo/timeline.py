@@ -104,9 +104,9 @@ def build_timeline(
     planned_updates = float(done[-1] + (planned - step[-1]) * settings.updates_per_step)
 
     length = 1 if one_update_ticks else settings.refresh_interval
+    check_distance(run.name, (planned_updates - done[-1]) / length, planned)
     too_many = done[-1] > MAX_TICKS * length and done[-1] > 20 * len(done) * length
     # A lag is a number of updates: were they merged, it would be another lag.
-    check_distance(run.name, (planned_updates - done[-1]) / length, planned)
     if too_many and one_update_ticks and done[-1] > 20 * MAX_TICKS:
         raise InputError(
             f"run '{run.name}': {done[-1]} updates with {len(done)} rows are too many for a "
