@@ -83,6 +83,16 @@ class Settings:
         reward that keeps hitting exactly 0 from above, or exactly 1 from below, is bounded there.
     kl_weight : float or None
         Weight of the penalty on the divergence from the reference policy.
+    trainer : str or None
+        Who wrote the log.
+    reward_std_kind : {"within_group", "pooled"} or None
+        What ``reward_std`` is: the mean of the groups' standard deviations, or the standard
+        deviation of all rewards of the batch.
+    reward_filtered : bool
+        Whether prompts without contrast were taken out before the reward was averaged. Such a mean
+        is pulled to the middle, and its plateau means nothing.
+    eval_size : int or None
+        Samples behind one ``eval_reward``.
 
     Raises
     ------
@@ -103,6 +113,10 @@ class Settings:
     max_steps: int | None
     reward_bounds: tuple[float, float] | None
     kl_weight: float | None
+    trainer: str | None
+    reward_std_kind: Literal["within_group", "pooled"] | None
+    reward_filtered: bool
+    eval_size: int | None
 
     def __init__(
         self,
@@ -328,6 +342,18 @@ def _choice(*choices: str) -> Check:
     return check
 
 
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise _wrong(name, value, "text")
+    return value
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(name, value, "True or False")
+    return value
+
+
 def _optional(check: Check) -> Check:
     return lambda name, value: None if value is None else check(name, value)
 
@@ -376,4 +402,10 @@ _SPECS: dict[str, _Spec] = {
         "not in the log",
         _optional(_real(0, math.inf, "a number of at least 0", True)),
     ),
+    "trainer": _Spec(None, "the log does not give it away", _optional(_text)),
+    "reward_std_kind": _Spec(
+        None, "the log does not tell", _optional(_choice("within_group", "pooled"))
+    ),
+    "reward_filtered": _Spec(False, "no sign of it in the log", _flag),
+    "eval_size": _Spec(None, "not in the log", _optional(_whole(1))),
 }

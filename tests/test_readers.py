@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bayes_grpo import InputError, load_example, read_run, read_runs
-from bayes_grpo.readers import READERS, SkippedLogWarning
+from bayes_grpo.readers import FORMATS, SkippedLogWarning
 from bayes_grpo.resources import data_dir
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -261,7 +261,7 @@ def test_group_size_that_varies_is_not_read(tmp_path):
         ("", "file is empty"),
         (" \n\n", "file is empty"),
         (b"\x00\x01\x02\xff" * 50, "a binary file"),
-        ("hello world\nthis is a log\n", "no reader knows this format; looked for TRL"),
+        ("hello world\nthis is a log\n", "no reader knows this format; looked for trainer_state"),
         ("<html><table></table></html>", "no reader knows this format"),
         ('{"step": 1,\n "log_history": [\n', "line 3, column 1: broken JSON"),
         ('{"step": 1, "reward": 0.1}\n{"step": 2, "rew\n{"step": 3}\n', "line 2: broken JSON"),
@@ -271,7 +271,10 @@ def test_group_size_that_varies_is_not_read(tmp_path):
         ("step;reward\n1;0,1\n2;0,2\n", "row 1, column 'reward': found '0,1', expected a number"),
         ("step,score_train\n1,0.1\n2,0.2\n", "no column 'reward' .*'score_train' looks like it"),
         ("step,loss\n1,0.1\n2,0.2\n", r"no column 'reward' \(columns found: step, loss\)"),
-        ("step,reward\n1,0.1\n2,0.2\n1,0.1\n", "row 3, column 'step': the step runs back"),
+        (
+            "step,reward\n" + "1,0.1\n2,0.2\n1,0.1\n" * 9,
+            "row 3, column 'step': the step runs back .* with repeated steps",
+        ),
         ("[]", "no column 'reward'"),
         ('{"a": 1}', "no column 'reward'"),
         ('{\n"a": [1, 2],\n"b": [1]}', "no table in it"),
@@ -430,8 +433,8 @@ def test_strange_csv_is_read_or_refused(tmp_path, header, rows):
 
 
 def test_readers_say_what_they_look_for():
-    assert len({reader.name for reader in READERS}) == len(READERS)
-    assert all(reader.looks_for for reader in READERS)
+    assert len({reader.name for reader in FORMATS}) == len(FORMATS)
+    assert all(reader.looks_for for reader in FORMATS)
 
 
 def test_examples_are_read_by_content(tmp_path):

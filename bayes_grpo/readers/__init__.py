@@ -1,25 +1,40 @@
-"""Readers of training logs: one module a trainer, each knows its files by their content."""
+"""Readers of training logs: formats of files, and a module for each trainer; see `protocol`."""
 
 import glob
 import os
 import re
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bayes_grpo.errors import InputError
-from bayes_grpo.readers.protocol import Parsed, Reader
+from bayes_grpo.readers.beside import configs_beside
+from bayes_grpo.readers.console import ConsoleLog
+from bayes_grpo.readers.inference import infer
+from bayes_grpo.readers.plain import PLAIN
+from bayes_grpo.readers.protocol import Format, Parsed, Records
+from bayes_grpo.readers.segments import Segments, check_segments, segmented
+from bayes_grpo.readers.state import TRAINER_STATE
 from bayes_grpo.readers.tables import CSV, JSON, JSON_LINES
 from bayes_grpo.readers.text import is_binary, read_head
-from bayes_grpo.readers.trl import TRL
+from bayes_grpo.readers.trainers import TRAINERS, trainer_of
+from bayes_grpo.readers.translate import translate
 from bayes_grpo.run import Run
 from bayes_grpo.settings import Settings
 
-__all__ = ["READERS", "Parsed", "Reader", "SkippedLogWarning", "read_run", "read_runs"]
+__all__ = ["FORMATS", "TRAINERS", "SkippedLogWarning", "read_run", "read_runs"]
 
-# Asked in this order; the first that knows the file reads it. Trainers come before plain tables.
-READERS: tuple[Reader, ...] = (TRL, JSON_LINES, JSON, CSV)
+# Asked in this order; the first that knows the file reads it. A console log may hold anything, so
+# it comes last.
+FORMATS: tuple[Format, ...] = (
+    TRAINER_STATE,
+    JSON_LINES,
+    JSON,
+    CSV,
+    ConsoleLog([*TRAINERS, PLAIN]),
+)
 
 _STATE = "trainer_state.json"
 
@@ -28,7 +43,7 @@ class SkippedLogWarning(UserWarning):
     """A file of a folder or pattern could not be read and was left out; the message says why."""
 
 
-def read_run(path: str | os.PathLike[str], **settings: Any) -> Run:
+def read_run(path: str | os.PathLike[str], *, segments: Segments = "auto", **settings: Any) -> Run:
     """Read the log of one training run.
 
     Parameters
@@ -36,6 +51,10 @@ def read_run(path: str | os.PathLike[str], **settings: Any) -> Run:
     path
         A log file of any known format under any name, an output or checkpoint folder of TRL (its
         newest ``trainer_state.json`` is read), or a folder with one log.
+    segments
+        What to do where the step counter runs back: ``"auto"`` tells resumed trainings (later rows
+        win) from further ones (separate runs), ``"split"`` and ``"merge"`` insist on one of the
+        two, ``"last"`` keeps the last piece only.
     **settings
         Settings given by hand, such as ``group_size=8``; they win over what the log says. See
         `Settings`.
@@ -52,6 +71,7 @@ def read_run(path: str | os.PathLike[str], **settings: Any) -> Run:
         be used. The message is one line that names the file and the mend.
     """
     _check_names(settings)
+    check_segments(segments)
     path = Path(path)
     if path.is_dir():
         logs = _logs_in(path)
@@ -64,15 +84,21 @@ def read_run(path: str | os.PathLike[str], **settings: Any) -> Run:
                 "or use read_runs"
             )
         path = logs[0]
-    runs = _read_file(path, settings)
+    runs = _read_file(path, settings, segments)
     if len(runs) > 1:
-        names = ", ".join(f"'{run.name}'" for run in runs)
-        raise InputError(f"{path}: the file holds {len(runs)} runs ({names}): use read_runs")
+        names = ", ".join(f"'{run.name}'" for run in runs[:6]) + (", ..." if len(runs) > 6 else "")
+        raise InputError(
+            f"{path}: the file holds {len(runs)} runs ({names}), expected one: use read_runs, or "
+            "segments='last' if they are restarts of one training"
+        )
     return runs[0]
 
 
 def read_runs(
-    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], **settings: Any
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    segments: Segments = "auto",
+    **settings: Any,
 ) -> list[Run]:
     """Read the logs of several training runs.
 
@@ -81,6 +107,8 @@ def read_runs(
     paths
         Files, folders and patterns such as ``"logs/*.csv"``, or one of them. A folder is searched
         with all below it; an output folder of TRL counts as one log.
+    segments
+        What to do where a step counter runs back; as in `read_run`.
     **settings
         Settings given by hand, for all runs; see `Settings`.
 
@@ -100,21 +128,22 @@ def read_runs(
         For each file of a folder or pattern that cannot be read; it is left out.
     """
     _check_names(settings)
+    check_segments(segments)
     if isinstance(paths, str | os.PathLike):
         paths = [paths]
     runs: list[Run] = []
     for path in map(Path, paths):
         if path.is_dir():
-            runs += _read_all(path, _logs_in(path), settings)
+            runs += _read_all(path, _logs_in(path), settings, segments)
         elif not path.exists() and glob.has_magic(str(path)):
             # pathlib's glob takes no absolute patterns.
             matches = sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207
             files = [file for at in matches for file in (_logs_in(at) if at.is_dir() else [at])]
             if not files:
                 raise InputError(f"{path}: no file matches the pattern")
-            runs += _read_all(path, files, settings)
+            runs += _read_all(path, files, settings, segments)
         else:
-            runs += _read_file(path, settings)
+            runs += _read_file(path, settings, segments)
     if not runs:
         raise InputError("no path was given: expected log files, folders or patterns")
     return runs
@@ -125,12 +154,14 @@ def _check_names(settings: dict[str, Any]) -> None:
     Settings(settings)
 
 
-def _read_all(origin: Path, files: Sequence[Path], settings: dict[str, Any]) -> list[Run]:
+def _read_all(
+    origin: Path, files: Sequence[Path], settings: dict[str, Any], segments: Segments
+) -> list[Run]:
     runs: list[Run] = []
     reason = ""
     for file in files:
         try:
-            runs += _read_file(file, settings)
+            runs += _read_file(file, settings, segments)
         except InputError as error:
             reason = str(error)
             warnings.warn(f"left out: {error}", SkippedLogWarning, stacklevel=3)
@@ -174,41 +205,50 @@ def _newest_state(folder: Path) -> Path | None:
     return max(checkpoints)[1] if checkpoints else None
 
 
-def _read_file(path: Path, settings: dict[str, Any]) -> list[Run]:
+def _read_file(path: Path, settings: dict[str, Any], segments: Segments) -> list[Run]:
     try:
         if not path.exists():
             raise InputError("no such file or folder: check the path")
         head = read_head(path)
         if not head.strip():
             raise InputError("the file is empty: expected a training log")
-        parsed = _reader(path, head).read(path)
-        return [
-            Run.from_table(
-                run.table,
-                _name(path, run.label),
-                source=str(path),
-                read=run.settings,
-                notes=run.notes,
-                **settings,
-            )
-            for run in parsed
-        ]
+        runs = []
+        for records in _format(path, head).read(path):
+            for parsed in _parsed(path, records, segments):
+                run = Run.from_table(
+                    parsed.table,
+                    _name(path, parsed.label),
+                    source=str(path),
+                    read=parsed.settings,
+                    notes=parsed.notes,
+                    **settings,
+                )
+                runs.append(run)
+        return runs
     except InputError as error:
         raise error.at(str(path)) from error.__cause__
 
 
+def _parsed(path: Path, records: Records, segments: Segments) -> list[Parsed]:
+    trainer = records.trainer or trainer_of(records.table.columns)
+    beside, unread = configs_beside(path)
+    parsed = translate(records, trainer, records.config.over(beside))
+    parsed = replace(parsed, notes=(*parsed.notes, *unread))
+    return [infer(part, trainer) for part in segmented(parsed, segments)]
+
+
 def _is_known(path: Path) -> bool:
     head = read_head(path)
-    return any(reader.sniff(path, head) for reader in READERS)
+    return any(known.sniff(path, head) for known in FORMATS)
 
 
-def _reader(path: Path, head: str) -> Reader:
-    for reader in READERS:
-        if reader.sniff(path, head):
-            return reader
+def _format(path: Path, head: str) -> Format:
+    for known in FORMATS:
+        if known.sniff(path, head):
+            return known
     if is_binary(head):
         raise InputError("a binary file: expected a training log as text")
-    looked = "; ".join(f"{reader.name}: {reader.looks_for}" for reader in READERS)
+    looked = "; ".join(f"{known.name}: {known.looks_for}" for known in FORMATS)
     raise InputError(f"no reader knows this format; looked for {looked}")
 
 

@@ -1,12 +1,13 @@
 """Records of several kinds in one file: which are training, and what the others add."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from bayes_grpo.columns import CANONICAL, candidates
+from bayes_grpo.columns import CANONICAL
 
 # Columns in which logs say what a record is.
 _KINDS = ("type", "record_type", "kind", "event", "split", "phase", "mode", "stage")
@@ -15,13 +16,19 @@ _EVALUATION = re.compile(r"(eval|val$|valid|test|held)", re.IGNORECASE)
 _PREFERRED = ("rollout", "generation", "train")
 
 
-def training_rows(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
+Renamed = tuple[pd.DataFrame, tuple[str, ...]]
+"""Rows with canonical names, and notes on the choice of columns."""
+
+
+def training_rows(frame: pd.DataFrame, canonical: Callable[[pd.DataFrame], Renamed]) -> Renamed:
     """Keep one row for each training step of a file that mixes kinds of records.
 
     Parameters
     ----------
     frame
         All records, with names as the log has them.
+    canonical
+        Gives the columns of some records their canonical names.
 
     Returns
     -------
@@ -34,7 +41,7 @@ def training_rows(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     column = next((name for name in _KINDS if name in frame.columns), None)
     if column is None:
         return canonical(frame)
-    kinds = frame[column].map(lambda kind: "" if _missing(kind) else str(kind))
+    kinds = frame[column].map(lambda kind: "" if _is_missing(kind) else str(kind))
     if kinds.nunique() < 2:
         return canonical(frame)
     parts = {str(kind): part for kind, part in frame.groupby(kinds, sort=False)}
@@ -61,46 +68,30 @@ def training_rows(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     return rows, notes
 
 
-def canonical(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Give columns their canonical names, the reward included.
+def missing(column: pd.Series) -> pd.Series:
+    """Tell which cells of a column hold nothing.
 
     Parameters
     ----------
-    frame
-        Any table; columns without a single value are left out first.
+    column
+        Numbers, text or both.
 
     Returns
     -------
-    frame : pandas.DataFrame
-        The same rows.
-    notes : tuple of str
-        Which column the reward was taken from.
+    pandas.Series of bool
+        True for None, NaN and empty text.
     """
-    empty = [name for name in frame.columns if frame[name].map(_missing).all()]
-    filled = frame.drop(columns=empty)
-    renames, notes = {}, []
-    for name in CANONICAL:
-        # A reward that is empty in every row is worth an error of its own, not a missing column.
-        found = candidates(filled.columns, name) or candidates(frame.columns, name)
-        if not found or found[0] == name:
-            continue
-        renames[found[0]] = name
-        if name == "reward":
-            others = ", ".join(f"'{other}'" for other in found[1:])
-            notes.append(
-                f"reward taken from column '{found[0]}'" + (f", not {others}" if others else "")
-            )
-    # A column left under a canonical name although another was chosen would be there twice.
-    replaced = [new for old, new in renames.items() if new in frame.columns and new != old]
-    return frame.drop(columns=replaced).rename(columns=renames), tuple(notes)
+    if pd.api.types.is_numeric_dtype(column):
+        return column.isna()
+    return column.map(_is_missing).astype(bool)
 
 
-def _missing(cell: Any) -> bool:
-    return cell is None or cell == "" or (isinstance(cell, float) and cell != cell)
+def _is_missing(cell: Any) -> bool:
+    return cell is None or cell is pd.NA or cell == "" or (isinstance(cell, float) and cell != cell)
 
 
 def _has_reward(frame: pd.DataFrame) -> bool:
-    return "reward" in frame.columns and not frame["reward"].map(_missing).all()
+    return "reward" in frame.columns and not missing(frame["reward"]).all()
 
 
 def _share_steps(frames: list[pd.DataFrame]) -> bool:
@@ -115,10 +106,11 @@ def _share_steps(frames: list[pd.DataFrame]) -> bool:
 
 def _steps(frame: pd.DataFrame) -> pd.Series:
     """Return steps as numbers, for matching only; what is no number matches nothing."""
-    return frame["step"].map(_number_or_nan).astype(float)
+    return frame["step"].map(number_or_nan).astype(float)
 
 
-def _number_or_nan(cell: Any) -> float:
+def number_or_nan(cell: Any) -> float:
+    """Return a cell as a number; NaN, which matches nothing, if it is none."""
     try:
         return float(cell)
     except (TypeError, ValueError, OverflowError):
@@ -146,11 +138,11 @@ def _with_columns(rows: pd.DataFrame, other: pd.DataFrame, held_out: bool) -> pd
     wanted = {
         old: new
         for old, new in wanted.items()
-        if old in other.columns and (new not in rows.columns or rows[new].map(_missing).all())
+        if old in other.columns and (new not in rows.columns or missing(rows[new]).all())
     }
     if not wanted:
         return rows
-    added = other[[*wanted]].map(_number_or_nan).rename(columns=wanted)
+    added = other[[*wanted]].map(number_or_nan).rename(columns=wanted)
     with np.errstate(over="ignore", invalid="ignore"):  # infinities are checked later
         means = added.groupby(_steps(other)).mean()
     kept = rows.drop(columns=[name for name in means.columns if name in rows.columns])

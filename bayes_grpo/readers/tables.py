@@ -2,7 +2,6 @@
 
 import csv
 import io
-from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,34 +10,24 @@ import pandas as pd
 
 from bayes_grpo.columns import normalise
 from bayes_grpo.errors import InputError
-from bayes_grpo.readers.protocol import Parsed
-from bayes_grpo.readers.records import training_rows
+from bayes_grpo.readers.config import Config
+from bayes_grpo.readers.protocol import Records
 from bayes_grpo.readers.text import (
     is_binary,
     opens_with,
     parse_json,
     parse_json_lines,
     read_text,
+    whole_rows,
 )
-from bayes_grpo.settings import Setting
-from bayes_grpo.table import require_reward
 
 _SEPARATORS = (",", "\t", ";", "|")
 
-# Settings that some logs repeat in every row: names of the column, and what they set.
-_SETTING_COLUMNS: dict[str, tuple[str, ...]] = {
-    "group_size": ("group_size",),
-    "num_generations": ("group_size",),
-    "num_questions": ("prompts_per_step",),
-    "num_groups": ("prompts_per_step",),
-    "num_prompts": ("prompts_per_step",),
-    "prompts_per_step": ("prompts_per_step",),
-    "kl_coef": ("kl_weight",),
-    "max_steps": ("max_steps",),
-    "total_steps": ("max_steps",),
-    # A step is one rollout, used for this many updates before the next is sampled.
-    "optimizer_updates_per_rollout_batch": ("updates_per_step", "refresh_interval"),
-}
+# How logs mark the record of their configuration.
+_CONFIGURATIONS = ("config", "configuration", "args", "hparams", "hyperparameters", "settings")
+
+# Longer text in a record is a sample, not a number.
+_LONGEST_TEXT = 200
 
 
 class CsvReader:
@@ -51,13 +40,15 @@ class CsvReader:
         """Try the separators on the first lines."""
         return not is_binary(head) and _separator(head) is not None
 
-    def read(self, path: Path) -> list[Parsed]:
+    def read(self, path: Path) -> list[Records]:
         """Read the one run of the file."""
         text = read_text(path)
         separator = _separator(text)
         if separator is None:
             raise InputError(f"not a table: expected {self.looks_for}")
-        return [_parsed(pd.DataFrame(_rows(text, separator), dtype=object), ())]
+        rows, notes = csv_rows(text, separator)
+        frame, of_export = _tensorboard_tag(pd.DataFrame(rows, dtype=object))
+        return [Records(frame, notes=(*notes, *of_export))]
 
 
 class JsonLinesReader:
@@ -75,12 +66,12 @@ class JsonLinesReader:
             text = read_text(path).lstrip()
         return text.partition("\n")[0].rstrip().endswith("}")
 
-    def read(self, path: Path) -> list[Parsed]:
+    def read(self, path: Path) -> list[Records]:
         """Read the one run of the file."""
         records, notes = parse_json_lines(read_text(path))
         if len(records) == 1 and (frame := _columns(records[0])) is not None:
-            return [_parsed(frame, notes)]
-        return [_parsed(pd.DataFrame([_flat(record) for record in records], dtype=object), notes)]
+            return [Records(frame, notes=notes)]
+        return _curves(records, notes) or [of_rows(records, notes)]
 
 
 class JsonReader:
@@ -93,26 +84,56 @@ class JsonReader:
         """Look at how the file begins."""
         return not is_binary(head) and opens_with(head, r"\[\s*(\{|\])|\{\s*(\"|\})")
 
-    def read(self, path: Path) -> list[Parsed]:
+    def read(self, path: Path) -> list[Records]:
         """Read the one run of the file."""
-        data = parse_json(read_text(path))
+        text = read_text(path)
+        notes: tuple[str, ...] = ()
+        try:
+            data = parse_json(text)
+        except InputError:
+            data, notes = whole_rows(text, r"\s*\[")
+            if not data:
+                raise
         if isinstance(data, list) and all(isinstance(row, dict) for row in data):
-            return [_parsed(pd.DataFrame([_flat(row) for row in data], dtype=object), ())]
+            return [of_rows(data, notes)]
+        if isinstance(data, dict) and (curves := _curves([data], ())):
+            return curves
         frame = _columns(data)
         if frame is None:
             raise InputError(f"no table in it: expected {self.looks_for}, all of one length")
-        return [_parsed(frame, ())]
+        return [Records(frame)]
 
 
 CSV, JSON_LINES, JSON = CsvReader(), JsonLinesReader(), JsonReader()
 
 
-def _parsed(frame: pd.DataFrame, notes: tuple[str, ...]) -> Parsed:
-    frame, tensorboard = _tensorboard_tag(frame)
-    rows, chosen = training_rows(frame)
-    require_reward(rows)
-    settings, varying = _settings(frame)
-    return Parsed(rows, settings, (*notes, *tensorboard, *chosen, *varying))
+def of_rows(rows: list[dict[str, Any]], notes: tuple[str, ...]) -> Records:
+    """Make records of JSON objects.
+
+    Parameters
+    ----------
+    rows
+        The objects, nested or not.
+    notes
+        What was done so far.
+
+    Returns
+    -------
+    Records
+        A record of the configuration among them is kept apart.
+    """
+    config = Config()
+    kept = []
+    for row in rows:
+        if _is_configuration(row):
+            config = Config.of(row, "the configuration record").over(config)
+        else:
+            kept.append(flat(row))
+    return Records(pd.DataFrame(kept or [{}], dtype=object), config, notes=notes)
+
+
+def _is_configuration(row: dict[str, Any]) -> bool:
+    return any(str(row.get(key)).lower() in _CONFIGURATIONS for key in ("type", "event", "kind"))
 
 
 def _separator(text: str) -> str | None:
@@ -158,9 +179,32 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _rows(text: str, separator: str) -> Iterator[dict[str, str | None]]:
+def csv_rows(text: str, separator: str) -> tuple[list[dict[str, str]], tuple[str, ...]]:
+    """Read the rows under a header line.
+
+    Parameters
+    ----------
+    text
+        The file.
+    separator
+        Between the cells.
+
+    Returns
+    -------
+    rows : list of dict
+        Cells are text. Columns without a name are left out.
+    notes : tuple of str
+        Says so if an unfinished last line was left out.
+
+    Raises
+    ------
+    InputError
+        If a line has more or fewer cells than the header; names it.
+    """
     lines = csv.reader(io.StringIO(text), delimiter=separator, skipinitialspace=True)
     header: list[str] | None = None
+    rows: list[dict[str, str]] = []
+    last = text.count("\n") + 1
     try:
         for row in lines:
             if not any(cell.strip() for cell in row):
@@ -169,31 +213,77 @@ def _rows(text: str, separator: str) -> Iterator[dict[str, str | None]]:
                 header = [name.strip() for name in row]
                 continue
             if len(row) != len(header):
+                if lines.line_num == last and rows and len(row) < len(header):
+                    return rows, (f"line {last}, the last, is cut off: left out",)
                 raise InputError(
                     f"line {lines.line_num}: found {len(row)} cells, expected {len(header)} as in "
                     "the header; correct or remove the line"
                 )
-            yield {name: cell for name, cell in zip(header, row, strict=True) if name}
+            rows.append({name: cell for name, cell in zip(header, row, strict=True) if name})
     except csv.Error as error:
         raise InputError(f"line {lines.line_num}: not CSV ({error}); correct the line") from error
+    return rows, ()
 
 
-def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Bring nested objects to one level, their keys joined by '/'."""
-    flat: dict[str, Any] = {}
+def flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Bring nested objects to one level.
+
+    Parameters
+    ----------
+    record
+        A JSON object.
+    prefix
+        Put before every key.
+
+    Returns
+    -------
+    dict
+        Nested keys joined by ``/``. Sampled text beyond what a number needs is left out.
+    """
+    level: dict[str, Any] = {}
     for key, value in record.items():
         if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}/")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
+            level |= flat(value, f"{prefix}{key}/")
+        elif not isinstance(value, str) or len(value) <= _LONGEST_TEXT:
+            level[f"{prefix}{key}"] = value
+    return level
+
+
+def _curves(records: list[dict[str, Any]], notes: tuple[str, ...]) -> list[Records]:
+    """Read records that each hold a whole run as ``reward_curve: [[step, reward], ...]``."""
+    found = []
+    for at, record in enumerate(records, 1):
+        name = next((key for key, value in record.items() if _is_curve(key, value)), None)
+        if name is None:
+            return []
+        seed = record.get("seed")
+        label = "" if len(records) == 1 else f"seed {seed}" if seed is not None else f"record {at}"
+        frame = pd.DataFrame(record[name], columns=["step", "reward"], dtype=object)
+        found.append(
+            Records(
+                frame,
+                Config.of({k: v for k, v in record.items() if k != name}, "the record"),
+                notes=(*notes, f"reward taken from the curve '{name}'"),
+                label=label,
+            )
+        )
+    return found
+
+
+def _is_curve(key: str, value: Any) -> bool:
+    return (
+        "reward" in key.lower()
+        and isinstance(value, list)
+        and len(value) > 1
+        and all(isinstance(pair, list) and len(pair) == 2 for pair in value)
+    )
 
 
 def _columns(data: Any) -> pd.DataFrame | None:
     """Read an object whose values are columns of one length; None if it is not."""
     if not isinstance(data, dict):
         return None
-    columns = {name: value for name, value in _flat(data).items() if isinstance(value, list)}
+    columns = {name: value for name, value in flat(data).items() if isinstance(value, list)}
     if not columns or len({len(column) for column in columns.values()}) != 1:
         return None
     return pd.DataFrame({name: pd.Series(column, dtype=object) for name, column in columns.items()})
@@ -206,32 +296,3 @@ def _tensorboard_tag(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]
     renames = {name: "reward" for name in frame.columns if normalise(name) == "value"}
     note = "TensorBoard export: its one tag, which the file does not name, is taken for the reward"
     return frame.rename(columns=renames), (note,)
-
-
-def _settings(frame: pd.DataFrame) -> tuple[dict[str, Setting], tuple[str, ...]]:
-    settings: dict[str, Setting] = {}
-    notes = []
-    for column in frame.columns:
-        names = _SETTING_COLUMNS.get(normalise(column), ())
-        if not names:
-            continue
-        values = sorted(set(_finite(frame[column])))
-        if len(values) == 1 and (values[0] > 0 or names == ("kl_weight",)):
-            for name in names:
-                settings.setdefault(name, Setting(values[0], "read", f"column '{column}'"))
-        elif len(values) > 1:
-            shown = ", ".join(f"{value:g}" for value in values[:5])
-            notes.append(f"column '{column}' varies ({shown}): not taken for {names[0]}")
-    return settings, tuple(notes)
-
-
-def _finite(cells: Iterable[Any]) -> Iterator[float]:
-    for cell in cells:
-        if isinstance(cell, bool):
-            continue
-        try:
-            number = float(cell)
-        except (TypeError, ValueError):
-            continue  # blank in this record
-        if abs(number) < float("inf"):
-            yield number

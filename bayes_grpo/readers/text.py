@@ -89,6 +89,40 @@ def parse_json(text: str) -> Any:
         raise InputError("JSON nested too deep: expected a log") from error
 
 
+def whole_rows(text: str, start: str) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """Read the rows of a JSON list before the place where the file is cut off.
+
+    Parameters
+    ----------
+    text
+        Of a file that is no complete JSON.
+    start
+        Regular expression for everything up to the bracket that opens the list.
+
+    Returns
+    -------
+    rows : list of dict
+        None where the file is broken in its middle: the error of the whole file is clearer then.
+    notes : tuple of str
+        Says how many rows were read.
+    """
+    opening = re.match(start, text)
+    if opening is None:
+        return [], ()
+    rows: list[dict[str, Any]] = []
+    decoder, at = json.JSONDecoder(), opening.end()
+    while ahead := re.compile(r"[\s,]*(?=\{)").match(text, at):
+        try:
+            row, at = decoder.raw_decode(text, ahead.end())
+        except (json.JSONDecodeError, RecursionError):
+            break
+        rows.append(row)
+    rest = text[at:].lstrip(" \t\n,")
+    if rest and not rest.startswith("]") and re.search(r"\}\s*[,\]]", rest):
+        return [], ()
+    return rows, (f"the file is cut off: its first {len(rows)} whole rows were read",)
+
+
 def parse_json_lines(text: str) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     """Parse a file with one JSON object a line.
 

@@ -1,0 +1,28 @@
+"""The trainers whose logs are known, in the order in which they are asked."""
+
+from collections.abc import Iterable
+
+from bayes_grpo.readers.plain import PLAIN
+from bayes_grpo.readers.protocol import Trainer
+from bayes_grpo.readers.trl import TRL
+
+TRAINERS: tuple[Trainer, ...] = (TRL,)
+"""The first whose signature a log has is taken for its trainer."""
+
+
+def trainer_of(columns: Iterable[object], otherwise: Trainer = PLAIN) -> Trainer:
+    """Find the trainer that gives its columns such names.
+
+    Parameters
+    ----------
+    columns
+        The columns of a log.
+    otherwise
+        What to return if no trainer's signature is among them.
+
+    Returns
+    -------
+    Trainer
+    """
+    columns = list(columns)
+    return next((trainer for trainer in TRAINERS if trainer.recognises(columns)), otherwise)
