@@ -14,6 +14,7 @@ from bayes_grpo.table import (
     add_counts,
     check_ranges,
     check_reward_varies,
+    drop_dead,
     merge_equal_steps,
     natural_bounds,
     number_steps,
@@ -176,6 +177,23 @@ class Run:
             settings = Settings(read={**items, **_inferred_bounds(table)})
         return Run(self.name, table, settings, self.source, self.notes)
 
+    @property
+    def components(self) -> tuple[str, ...]:
+        """Columns of the parts that the reward is the sum of, as far as they are logged."""
+        names = [name for name in self.table.columns if name.startswith("rewards/")]
+        return tuple(name for name in names if not name.endswith("/std"))
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """What makes conclusions from this run unsafe, in words; every fit repeats it."""
+        if not self.settings.reward_filtered:
+            return ()
+        why = self.settings["reward_filtered"].why
+        return (
+            f"the reward is the mean of a filtered batch ({why}): prompts without contrast are "
+            "left out, which pulls it to the middle; its plateau says nothing about the policy",
+        )
+
     def __len__(self) -> int:
         return len(self.table)
 
@@ -194,14 +212,16 @@ class Run:
             f"Run '{self.name}': {self._headline()}",
             f"  settings: {', '.join(told) or 'all default'}",
         ]
-        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
+        cautions = [f"  caution: {caution}" for caution in self.cautions]
+        return "\n".join([*lines, *cautions, *(f"  note: {note}" for note in self.notes)])
 
     def _told(self) -> dict[str, Setting]:
         items = ((name, self.settings[name]) for name in self.settings)
         return {name: item for name, item in items if item.provenance != "default"}
 
     def _repr_html_(self) -> str:
-        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
+        said = (*(f"caution: {caution}" for caution in self.cautions), *self.notes)
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in said)
         return (
             f"<p><b>Run {html.escape(self.name)}</b>: {self._headline()}</p>"
             f"{self.settings._repr_html_()}" + (f"<ul>{notes}</ul>" if notes else "")
@@ -223,6 +243,7 @@ def _checked(
     if frame.empty:
         raise InputError("the table has no rows: expected at least 2 with a reward")
     frame, left_out = to_numbers(frame)
+    frame, dead = drop_dead(frame)
     frame, numbered = number_steps(frame)
     check_ranges(frame)
     frame, batches, merged = merge_equal_steps(frame)
@@ -239,7 +260,18 @@ def _checked(
         row_average=settings.row_average,
     )
     spaced = _spacing_note(frame, settings)
-    said = (*notes, *renamed, *left_out, *numbered, *merged, *rated, *planned, *counted, *spaced)
+    said = (
+        *notes,
+        *renamed,
+        *left_out,
+        *dead,
+        *numbered,
+        *merged,
+        *rated,
+        *planned,
+        *counted,
+        *spaced,
+    )
     return Run(name, ordered(frame), settings, source, said)
 
 

@@ -123,6 +123,32 @@ def to_numbers(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     return pd.DataFrame(columns, index=pd.RangeIndex(len(frame))), notes
 
 
+def drop_dead(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Leave out quantities that the trainer names but does not compute.
+
+    Parameters
+    ----------
+    frame
+        Table of float64.
+
+    Returns
+    -------
+    frame : pandas.DataFrame
+        Without those canonical columns that are exactly 0 in every row, where 0 means "not
+        computed": an entropy, a length or a gradient norm of 0 cannot be, and a divergence of 0
+        throughout is one without a reference policy.
+    notes : tuple of str
+        Which were left out.
+    """
+    dead = [
+        name
+        for name in ("kl", "entropy", "completion_length", "grad_norm")
+        if name in frame.columns and len(frame) > 2 and (frame[name].dropna() == 0).all()
+    ]
+    notes = tuple(f"{name} is 0 in every row (not computed?): column left out" for name in dead)
+    return frame.drop(columns=dead), notes
+
+
 def number_steps(frame: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Check the steps; number the rows where there are none.
 

@@ -380,7 +380,8 @@ def test_every_format_gives_the_same_run(tmp_path, table):
     for other in others:
         theirs = other.table.drop(columns=["loss", "epoch"], errors="ignore")
         pd.testing.assert_frame_equal(theirs, first.table, check_like=True)
-        assert other.settings == first.settings
+        values = {name: other.settings[name].value for name in other.settings if name != "trainer"}
+        assert values == {name: first.settings[name].value for name in values}
 
 
 huge = st.sampled_from([1e16, 9e307, -1e300])
@@ -458,25 +459,34 @@ def test_every_tidy_public_run_is_read_or_refused():
             continue
         read += 1
         raw = pd.read_csv(file)
+        if len(run) < len(raw):  # a start that was given up within a few rows
+            assert any("starts given up" in note for note in run.notes)
+            raw = raw.tail(len(run))
         np.testing.assert_array_equal(run.table["reward"], raw["reward"])
         np.testing.assert_array_equal(run.table["step"], raw["step"])
     assert read >= len(files) - 2
 
 
+# Raw files whose tidy table has another name, or counts on over restarts.
+OTHER_NAMES = {"scratch-countdown-20250820194252-grpo": "scratch-countdown-20250820194252-gspo"}
+
+
 @needs_public_logs
-def test_every_raw_public_log_is_read_as_its_tidy_form_or_refused():
-    read = 0
-    for file in sorted((PUBLIC / "raw").iterdir()):
-        try:
-            run = read_run(file)
-        except InputError as error:
-            assert "\n" not in str(error)
-            continue
-        read += 1
-        tidy = pd.read_csv(PUBLIC / "tidy" / f"{file.stem}.csv").set_index("step")["reward"]
+@pytest.mark.parametrize(
+    "name", sorted(file.name for file in (PUBLIC / "raw").iterdir()) if PUBLIC.is_dir() else []
+)
+def test_every_raw_public_log_is_read_as_its_tidy_form(name):
+    file = PUBLIC / "raw" / name
+    runs = read_runs(file)
+    table = pd.read_csv(PUBLIC / "tidy" / f"{OTHER_NAMES.get(file.stem, file.stem)}.csv")
+    tidy = table.set_index("step")["reward"]
+    distances = []
+    for run in runs:
         own = run.table.set_index("step")["reward"]
-        # Long raw files are cut, and the tidy ones round.
-        both = own.index.intersection(tidy.index)
-        assert len(both) >= 10
-        np.testing.assert_allclose(own[both], tidy[both], atol=2e-3)
-    assert read >= 10
+        # Long raw files are cut at their end; where starts were given up, the tidy one counts on.
+        last = tidy.tail(len(own)).set_axis(own.index[-len(tidy) :])
+        for other in (tidy[~tidy.index.duplicated()], last):
+            both = own.index.intersection(other.index)
+            assert len(both) >= 16
+            distances.append(np.nanmax(np.abs(own[both] - other[both])))
+    assert min(distances) <= 1e-6

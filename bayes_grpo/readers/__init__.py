@@ -214,7 +214,7 @@ def _read_file(path: Path, settings: dict[str, Any], segments: Segments) -> list
             raise InputError("the file is empty: expected a training log")
         runs = []
         for records in _format(path, head).read(path):
-            for parsed in _parsed(path, records, segments):
+            for parsed in _parsed(path, records, segments, settings):
                 run = Run.from_table(
                     parsed.table,
                     _name(path, parsed.label),
@@ -229,12 +229,14 @@ def _read_file(path: Path, settings: dict[str, Any], segments: Segments) -> list
         raise error.at(str(path)) from error.__cause__
 
 
-def _parsed(path: Path, records: Records, segments: Segments) -> list[Parsed]:
+def _parsed(
+    path: Path, records: Records, segments: Segments, given: dict[str, Any]
+) -> list[Parsed]:
     trainer = records.trainer or trainer_of(records.table.columns)
     beside, unread = configs_beside(path)
     parsed = translate(records, trainer, records.config.over(beside))
     parsed = replace(parsed, notes=(*parsed.notes, *unread))
-    return [infer(part, trainer) for part in segmented(parsed, segments)]
+    return [infer(part, given) for part in segmented(parsed, segments)]
 
 
 def _is_known(path: Path) -> bool:

@@ -9,7 +9,7 @@ import pandas as pd
 from bayes_grpo.columns import normalise
 from bayes_grpo.errors import InputError
 from bayes_grpo.readers.config import Config
-from bayes_grpo.readers.protocol import Adjusted, Console, Row, Trainer
+from bayes_grpo.readers.protocol import Console, Row, Trainer
 from bayes_grpo.settings import Setting, Settings
 
 # Settings that some logs repeat in every row: names of the column, and what they set.
@@ -23,6 +23,8 @@ _SETTING_COLUMNS: dict[str, tuple[str, ...]] = {
     "kl_coef": ("kl_weight",),
     "max_steps": ("max_steps",),
     "total_steps": ("max_steps",),
+    "num_examples": ("eval_size",),
+    "eval_size": ("eval_size",),
     # A step is one rollout, used for this many updates before the next is sampled.
     "optimizer_updates_per_rollout_batch": ("updates_per_step", "refresh_interval"),
 }
@@ -82,17 +84,19 @@ def settings(config: Config) -> dict[str, Setting]:
     return found
 
 
-def adjust(table: pd.DataFrame) -> Adjusted:
-    """Read settings off the columns that repeat them.
+def settings_in_columns(table: pd.DataFrame) -> tuple[dict[str, Setting], tuple[str, ...]]:
+    """Read settings off the columns that repeat them in every row.
 
     Parameters
     ----------
     table
-        Rows with canonical names.
+        All records, of whatever kind, under the log's own names.
 
     Returns
     -------
-    Adjusted
+    settings : dict of str to Setting
+    notes : tuple of str
+        Columns that vary, and so set nothing.
     """
     found: dict[str, Setting] = {}
     notes = []
@@ -107,7 +111,7 @@ def adjust(table: pd.DataFrame) -> Adjusted:
         elif len(values) > 1:
             shown = ", ".join(f"{value:g}" for value in values[:5])
             notes.append(f"column '{column}' varies ({shown}): not taken for {names[0]}")
-    return Adjusted(table, found, tuple(notes))
+    return found, tuple(notes)
 
 
 def rows_of_console(lines: Iterable[str]) -> Iterator[Row]:
@@ -169,6 +173,5 @@ def _finite(cells: Iterable[Any]) -> Iterator[float]:
 PLAIN = Trainer(
     name="",
     settings=settings,
-    adjust=adjust,
     console=Console(marks=("eward", "core:", "core ", "core="), rows=rows_of_console),
 )

@@ -34,14 +34,13 @@ class TrainerState:
         """Read the one run of the file."""
         text = read_text(path)
         notes: tuple[str, ...] = ()
-        state: Any
         try:
-            state = parse_json(text)
+            state: Any = parse_json(text)
         except InputError:
-            history, notes = whole_rows(text, r"[^\[]*\"log_history\"\s*:\s*\[|\s*\[")
-            if not history:
+            rows, notes = whole_rows(text, r"[^\[]*\"log_history\"\s*:\s*\[|\s*\[")
+            if not rows:
                 raise
-            state = {"log_history": history, **_fields(text)}
+            state = {"log_history": rows, **_fields(text)}
         fields = state if isinstance(state, dict) else {"log_history": state}
         history = fields.get("log_history")
         if not isinstance(history, list) or not all(isinstance(row, dict) for row in history):

@@ -9,6 +9,7 @@ import pandas as pd
 
 from bayes_grpo.columns import CANONICAL, candidates
 from bayes_grpo.readers.config import Config
+from bayes_grpo.readers.plain import settings_in_columns
 from bayes_grpo.readers.protocol import Adjusted, Parsed, Records, Trainer, spelled
 from bayes_grpo.readers.records import missing, number_or_nan, training_rows
 from bayes_grpo.settings import Setting
@@ -49,13 +50,15 @@ def translate(records: Records, trainer: Trainer, config: Config) -> Parsed:
     if trainer.name:
         settings["trainer"] = Setting(trainer.name, "read", "the form of the log and its names")
     settings |= trainer.settings(config)
+    repeated, varying = settings_in_columns(records.table)
+    settings |= repeated
     settings |= adjusted.settings
     settings |= records.settings
     window = "row_average" in settings and settings["row_average"].value == "window"
     table, joined = join_evaluations(adjusted.table, window)
     require_reward(table)
     return Parsed(
-        table, settings, (*records.notes, *notes, *adjusted.notes, *joined), records.label
+        table, settings, (*records.notes, *notes, *varying, *adjusted.notes, *joined), records.label
     )
 
 
@@ -146,7 +149,7 @@ def join_evaluations(table: pd.DataFrame, window: bool) -> tuple[pd.DataFrame, t
     ]
     evaluated = ~missing(table["eval_reward"])
     trained = ~pd.concat([missing(table[name]) for name in of_training], axis=1).all(axis=1)
-    alone = (evaluated & ~trained).to_numpy()
+    alone = (evaluated & ~trained).to_numpy(copy=True)
     if not alone.any() or alone.all():
         return table, ()
     if not window:
