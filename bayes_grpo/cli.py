@@ -136,6 +136,13 @@ def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return add
 
 
+_SEGMENTS = click.option(
+    "--segments",
+    type=click.Choice(["auto", "split", "merge", "last"]),
+    default="auto",
+    show_default=True,
+    help="Where the step counter runs back: tell restarts from further runs, or insist.",
+)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
 _QUIET = click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 
@@ -166,18 +173,52 @@ def fit(logs: tuple[str, ...], out: Path, as_json: bool, quiet: bool, **options:
     A LOG is a file (TRL's trainer_state.json, JSON, JSON lines, CSV), an output folder of TRL, a
     folder of logs, or a pattern. Writes forecast.png, fit.nc, summary.csv and forecast.csv.
     """
-    from bayes_grpo import commands
+    from bayes_grpo import commands, terminal
 
     plan = _plan(options)
-    report = commands.Report(as_json=as_json, quiet=quiet)
-    commands.check_folder(out)
-    runs = commands.read_all(logs, plan.settings, report)
+    report = terminal.Report(as_json=as_json, quiet=quiet)
+    terminal.check_folder(out)
+    runs = terminal.read_all(logs, plan.settings, report)
     several = len(runs) > 1 or len(logs) > 1
-    folders = commands.folders(out, runs) if several else [out]
+    folders = terminal.folders(out, runs) if several else [out]
     for run, folder in zip(runs, folders, strict=False):
         commands.fit_one(run, folder, plan, report, brief=several)
     report.print_json({"runs": report.records, "errors": report.errors})
     return BAD_INPUT if report.errors else NOT_CONVERGED if report.doubtful else 0
+
+
+@main.command()
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...")
+@_options(*_SETTINGS)
+@_SEGMENTS
+@click.option(
+    "--to",
+    type=click.Path(path_type=Path),
+    metavar="TABLE.CSV",
+    help="Write the table as it was understood; several runs get a column 'run'.",
+)
+@_JSON
+@_QUIET
+def inspect(
+    logs: tuple[str, ...],
+    segments: Any,
+    to: Path | None,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> int:
+    """Show what a log holds: trainer, columns, settings with their origin, and what is missing."""
+    from bayes_grpo import terminal
+    from bayes_grpo.settings import Settings
+
+    if to is not None and to.suffix != ".csv":
+        raise InputError(f"{to}: unknown kind of output '{to.suffix}': expected .csv")
+    settings = {name: value for name, value in options.items() if value is not None}
+    Settings(settings)
+    report = terminal.Report(as_json=as_json, quiet=quiet)
+    terminal.inspect_logs(logs, settings, segments, to, report)
+    report.print_json({"runs": report.records, "errors": report.errors})
+    return BAD_INPUT if report.errors else 0
 
 
 @main.command()
@@ -200,7 +241,7 @@ def forecast(
     source: str, out: Path | None, kind: str, as_json: bool, quiet: bool, **options: Any
 ) -> int:
     """Forecast a run beyond its log, from the log or from a saved fit."""
-    from bayes_grpo import commands
+    from bayes_grpo import commands, terminal
 
     if out is not None and out.suffix not in (".csv", ".png"):
         raise InputError(f"{out}: unknown kind of output '{out.suffix}': expected .csv or .png")
@@ -211,7 +252,7 @@ def forecast(
         if name != "horizon"
         and context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
     ]
-    report = commands.Report(as_json=as_json, quiet=quiet)
+    report = terminal.Report(as_json=as_json, quiet=quiet)
     plan = _plan(options)
     done = commands.fit_or_load(source, plan, given, report)
     commands.write_forecast(done, out, kind, plan.horizon, report)

@@ -1,17 +1,11 @@
 """What the commands of the terminal do once their arguments are read."""
 
-import re
-import sys
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
-
-import click
 
 from bayes_grpo import outlook
 from bayes_grpo.compilation import keep_compiled
@@ -21,7 +15,6 @@ from bayes_grpo.errors import InputError
 from bayes_grpo.export import (
     as_numbers,
     forecast_table,
-    to_json,
     write_picture,
     write_results,
     write_table,
@@ -29,8 +22,9 @@ from bayes_grpo.export import (
 from bayes_grpo.fit import Fit, fit, load_fit
 from bayes_grpo.model import Model, load_model
 from bayes_grpo.readers import read_runs
-from bayes_grpo.run import Run
+from bayes_grpo.run import CautionWarning, Run
 from bayes_grpo.settings import Settings
+from bayes_grpo.terminal import Report, check_folder, warnings_as_lines, writing
 
 WIDTH = 96
 """Characters of a line of prose."""
@@ -72,97 +66,6 @@ class Plan:
         return cls(settings, load_model(model), horizon, sampling)
 
 
-@dataclass
-class Report:
-    """Where words, numbers and errors go.
-
-    Parameters
-    ----------
-    as_json
-        Numbers for machines on standard output, words on standard error.
-    quiet
-        No words.
-    errors
-        Messages of the logs that could not be used.
-    doubtful
-        Whether a fit did not converge.
-    records
-        One entry a fit, for JSON.
-    """
-
-    as_json: bool = False
-    quiet: bool = False
-    errors: list[str] = field(default_factory=list)
-    doubtful: bool = False
-    records: list[dict[str, Any]] = field(default_factory=list)
-
-    def say(self, text: str = "") -> None:
-        """Print words."""
-        if not self.quiet:
-            click.echo(text, err=self.as_json)
-
-    def error(self, message: str) -> None:
-        """Print why a log could not be used, in one line, and remember it."""
-        self.errors.append(message)
-        complain(message)
-
-    def print_json(self, content: Any) -> None:
-        """Print numbers, if that was asked for."""
-        if self.as_json:
-            click.echo(to_json(content))
-
-    @property
-    def progress(self) -> bool:
-        """Whether a progress bar is wanted, and somebody there to look at it."""
-        return not self.quiet and sys.stderr.isatty()
-
-
-def check_folder(folder: Path) -> None:
-    """Refuse a folder for results that cannot be written, before the work is done."""
-    existing = folder
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
-    if not existing.is_dir():
-        raise InputError(f"{existing}: not a folder: results cannot be written to {folder}")
-    try:
-        with TemporaryFile(dir=existing):
-            pass
-    except OSError as error:
-        raise InputError(
-            f"{existing}: cannot be written to: {error.strerror or error}; choose another place "
-            "with --out"
-        ) from error
-
-
-def read_all(logs: Sequence[str], settings: Mapping[str, Any], report: Report) -> list[Run]:
-    """Read every log that can be read; the others are reported."""
-    runs: list[Run] = []
-    for log in logs:
-        try:
-            with _warnings_as_lines():
-                runs += read_runs([log], **settings)
-        except InputError as error:
-            report.error(str(error))
-        except OSError as error:
-            report.error(f"{log}: cannot be read: {error.strerror or error}")
-    return runs
-
-
-def folders(out: Path, runs: Sequence[Run]) -> list[Path]:
-    """One folder a run, named after it."""
-    taken: set[str] = set()
-    found = []
-    for run in runs:
-        stem = re.sub(r"[^\w.=+-]+", "_", run.name).strip("._") or "run"
-        name, copies = stem, 1
-        while name.lower() in taken:  # some file systems do not tell A from a
-            copies += 1
-            name = f"{stem}-{copies}"
-        taken.add(name.lower())
-        found.append(out / name)
-    return found
-
-
 def fit_one(run: Run, folder: Path, plan: Plan, report: Report, brief: bool) -> None:
     """Fit a run, write its files and say what came out; an `InputError` is reported."""
     keep_compiled()
@@ -170,7 +73,7 @@ def fit_one(run: Run, folder: Path, plan: Plan, report: Report, brief: bool) -> 
         _introduce(run, plan, report)
     try:
         done = _fit(run, plan, plan.horizon, report)
-        with _writing(folder):
+        with writing(folder):
             files = write_results(done, folder, plan.horizon)
     except InputError as error:
         report.error(str(error.at(run.source or run.name)))
@@ -206,7 +109,7 @@ def fit_or_load(source: str, plan: Plan, given: Sequence[str], report: Report) -
             options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             raise InputError(f"{path}: a saved fit keeps its settings: leave out {options}")
         return load_fit(path)
-    with _warnings_as_lines():
+    with warnings_as_lines():
         runs = read_runs([source], **plan.settings)
     if len(runs) > 1:
         raise InputError(f"{source}: holds {len(runs)} runs, expected one: name one log")
@@ -221,7 +124,7 @@ def write_forecast(
     table = done.forecast(outlook.last_forecast_step(done, horizon) - last, kind=kind)  # type: ignore[arg-type]
     if out is not None:
         check_folder(out.parent)
-        with _writing(out):
+        with writing(out):
             if out.suffix == ".png":
                 write_picture(done, out, horizon)
             else:
@@ -304,23 +207,6 @@ def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 def _fit(run: Run, plan: Plan, horizon: int | None, report: Report) -> Fit:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # said in words of our own
+        for said in (ConvergenceWarning, CautionWarning):  # in words of our own
+            warnings.simplefilter("ignore", said)
         return fit(run, plan.model, horizon=horizon, progress=report.progress, **plan.sampling)
-
-
-@contextmanager
-def _warnings_as_lines() -> Iterator[None]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        yield
-    for warning in caught:
-        if issubclass(warning.category, UserWarning):
-            complain(str(warning.message))
-
-
-@contextmanager
-def _writing(place: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{place}: cannot be written: {error.strerror or error}") from error

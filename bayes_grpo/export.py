@@ -1,17 +1,14 @@
 """A fit as files and as numbers for other programs."""
 
 import json
-import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
+from bayes_grpo.files import write_whole
 from bayes_grpo.fit import Fit
 from bayes_grpo.outlook import in_words, last_forecast_step
-from bayes_grpo.storage import write_whole
 
 DPI = 120
 
@@ -115,25 +112,9 @@ def as_numbers(fit: Fit, forecast: pd.DataFrame) -> dict[str, Any]:
         "converged": convergence.converged,
         "convergence": {**vars(convergence), "text": str(convergence)},
         "in_words": in_words(fit),
+        "cautions": list(fit.run.cautions),
         "notes": list(fit.notes),
         "settings": json.loads(fit.run.settings.to_json()),
         "summary": fit.summary().to_dict(orient="index"),
         "forecast": forecast.to_dict(orient="list"),
     }
-
-
-def to_json(value: Any) -> str:
-    """JSON text of numbers, tables and paths; what is not finite becomes null."""
-    return json.dumps(_plain(value), indent=2, allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return str(value) if isinstance(value, Path) else value

@@ -24,7 +24,7 @@ from bayes_grpo.posterior import forecast_draws, levels_and_paths, prior_draws
 from bayes_grpo.precision import float64
 from bayes_grpo.progress import progress_bar
 from bayes_grpo.results import SUMMARY, assemble, assemble_prior, within_bounds
-from bayes_grpo.run import Run
+from bayes_grpo.run import CautionWarning, Run
 from bayes_grpo.sampler import Sampling, sample
 from bayes_grpo.storage import read_fit, write_fit
 from bayes_grpo.timeline import Timeline, check_distance, future_ticks
@@ -82,7 +82,8 @@ class Fit:
     @property
     def notes(self) -> tuple[str, ...]:
         """Everything that was assumed on the way from the log to the posterior."""
-        return (*self.run.notes, *self._bound[1].notes)
+        cautions = (f"caution: {caution}" for caution in self.run.cautions)
+        return (*cautions, *self.run.notes, *self._bound[1].notes)
 
     def summary(self, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> pd.DataFrame:
         """Posterior of the quantities that users ask for.
@@ -280,6 +281,7 @@ class Fit:
             f"Fit of '{self.model.name}' to '{self.run.name}': plateau {mid:.3g} "
             f"(90 % {low:.3g} to {high:.3g}), {posterior.sizes['chain']} chains x "
             f"{posterior.sizes['draw']} draws, {self.convergence}"
+            + "".join(f"; caution: {caution}" for caution in self.run.cautions)
         )
 
     def _repr_html_(self) -> str:
@@ -323,7 +325,8 @@ def fit(
     Returns
     -------
     Fit
-        With a `ConvergenceWarning` if it did not converge.
+        With a `ConvergenceWarning` if it did not converge, and a `CautionWarning` for everything
+        about the run that makes conclusions from it unsafe (`Run.cautions`).
 
     Raises
     ------
@@ -350,6 +353,8 @@ def fit(
         idata = assemble(run, checked, program, timeline, drawn, levels, paths, thin)
     idata.attrs.update(sampling=str(sampling), seed=seed, horizon=timeline.planned_step)
     result = Fit(run, checked, idata, int(timeline.planned_step), seed)
+    for caution in run.cautions:
+        warnings.warn(f"run '{run.name}': {caution}", CautionWarning, stacklevel=2)
     if not result.convergence.converged:
         warnings.warn(f"run '{run.name}': {result.convergence}", ConvergenceWarning, stacklevel=2)
     return result

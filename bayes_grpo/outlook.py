@@ -145,6 +145,7 @@ def in_words(fit: Fit) -> str:
     sentences = [_where(fit), _when(fit)]
     if ends := _end_of_schedule(fit):
         sentences.append(ends)
+    sentences += [f"Caution: {caution}." for caution in fit.run.cautions]
     return " ".join(sentences)
 
 

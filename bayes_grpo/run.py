@@ -24,7 +24,11 @@ from bayes_grpo.table import (
     to_numbers,
 )
 
-__all__ = ["Run", "Setting", "Settings"]
+__all__ = ["CautionWarning", "Run", "Setting", "Settings"]
+
+
+class CautionWarning(UserWarning):
+    """Something about a run makes conclusions from it unsafe; see `Run.cautions`."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -1,9 +1,6 @@
 """Fits on disk: one netCDF file holds the posterior, the run, its settings and the model file."""
 
 import json
-import os
-import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
@@ -13,40 +10,12 @@ import pandas as pd
 import xarray as xr
 
 from bayes_grpo.errors import InputError
+from bayes_grpo.files import write_whole
 from bayes_grpo.model import Model, parse_model
 from bayes_grpo.results import FORMAT
 from bayes_grpo.run import Run
 from bayes_grpo.settings import Settings
 from bayes_grpo.table import COUNTS
-
-
-def write_whole(path: str | Path, write: Callable[[Path], object]) -> Path:
-    """Write a file under a temporary name beside its place, then rename it.
-
-    Parameters
-    ----------
-    path
-        Final place; its folder is made if need be.
-    write
-        Called with the temporary path, which has the same suffix.
-
-    Returns
-    -------
-    Path
-        The final place.
-    """
-    final = Path(path)
-    final.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{final.stem}-", suffix=final.suffix, dir=final.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        write(temporary)
-        temporary.chmod(0o644)
-        temporary.replace(final)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return final
 
 
 @dataclass(frozen=True)

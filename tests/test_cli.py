@@ -74,7 +74,7 @@ def one_line(result, *parts):
         ("step,reward\n1,nan\n2,nan\n", "reward"),
         ("step,reward\n1,0.5\n", "reward"),
         ("step,reward\n1,0.5\n2,0.5\n3,0.5\n", "reward"),
-        ("step,reward\n1,0.1\n2,0.2\n1,0.3\n", "the step runs back"),
+        ("step,reward\n" + "1,0.1\n2,0.2\n1,0.3\n" * 9, "the step runs back"),
     ],
 )
 def test_bad_log(tmp_path, out, content, says):

@@ -261,7 +261,7 @@ def test_group_size_that_varies_is_not_read(tmp_path):
         ("", "file is empty"),
         (" \n\n", "file is empty"),
         (b"\x00\x01\x02\xff" * 50, "a binary file"),
-        ("hello world\nthis is a log\n", "no reader knows this format; looked for trainer_state"),
+        ("hello world\nthis is a log\n", "no reader knows this format .tried trainer_state"),
         ("<html><table></table></html>", "no reader knows this format"),
         ('{"step": 1,\n "log_history": [\n', "line 3, column 1: broken JSON"),
         ('{"step": 1, "reward": 0.1}\n{"step": 2, "rew\n{"step": 3}\n', "line 2: broken JSON"),
@@ -331,8 +331,8 @@ def test_read_runs_takes_files_folders_and_patterns(tmp_path):
 
 def test_files_of_a_folder_that_are_no_logs_are_left_out_aloud(tmp_path):
     write(tmp_path / "a.csv", "step,reward\n1,0.1\n2,0.2\n")
-    bad = write(tmp_path / "config.yaml", "lr: 1e-6\n")
-    with pytest.warns(SkippedLogWarning, match=r"left out: .*config.yaml: no reader knows"):
+    bad = write(tmp_path / "notes.txt", "lr: 1e-6\n")
+    with pytest.warns(SkippedLogWarning, match=r"left out: .*notes.txt: no reader knows"):
         assert len(read_runs(tmp_path)) == 1
     with pytest.raises(InputError, match="no reader knows"):
         read_runs([tmp_path / "a.csv", bad])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bayes_grpo.errors import InputError
-from bayes_grpo.readers.beside import configs_beside
+from bayes_grpo.readers.beside import CONFIG_FILES, configs_beside
 from bayes_grpo.readers.console import ConsoleLog
 from bayes_grpo.readers.inference import infer
 from bayes_grpo.readers.plain import PLAIN
@@ -178,7 +178,7 @@ def _logs_in(folder: Path) -> list[Path]:
     for entry in sorted(folder.iterdir()):
         if entry.name.startswith("."):
             continue
-        if entry.is_file():
+        if entry.is_file() and entry.name not in CONFIG_FILES:
             files.append(entry)
         elif entry.is_dir():
             files += _logs_in_or_none(entry)
@@ -250,8 +250,11 @@ def _format(path: Path, head: str) -> Format:
             return known
     if is_binary(head):
         raise InputError("a binary file: expected a training log as text")
-    looked = "; ".join(f"{known.name}: {known.looks_for}" for known in FORMATS)
-    raise InputError(f"no reader knows this format; looked for {looked}")
+    tried = ", ".join(known.name for known in FORMATS)
+    raise InputError(
+        f"no reader knows this format (tried {tried}): expected the log of a training, with a "
+        "reward in each row"
+    )
 
 
 def _name(path: Path, label: str) -> str:

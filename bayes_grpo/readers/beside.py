@@ -19,6 +19,9 @@ _NAMES = (
     "hparams.yaml",
     "files/config.yaml",
 )
+CONFIG_FILES = frozenset(name.rpartition("/")[2] for name in _NAMES)
+"""Names of files in a folder of logs that are configurations, not logs."""
+
 _UP = 2
 _LARGEST = 2_000_000
 

@@ -147,7 +147,7 @@ def _rounding(values: np.ndarray) -> float:
         default=7,
     )
     largest = float(np.abs(values).max(initial=1.0))
-    if decimals >= 6:
+    if decimals >= 7:
         return 1e-7 * max(1.0, largest)
     # Halves, quarters and eighths are exact however few decimals they show.
     return 0.5 * 10.0**-decimals if decimals >= 3 else 1e-7 * max(1.0, largest)
