@@ -48,6 +48,17 @@ _SETTING_NAMES: dict[str, tuple[str, ...]] = {
     "updates_per_step": ("updates_per_step",),
 }
 
+# Settings that are no numbers, by the name they have in this package.
+_WORDS = (
+    "momentum_convention",
+    "lag_pattern",
+    "row_average",
+    "reward_bounds",
+    "reward_filtered",
+    "reward_std_kind",
+    "trainer",
+)
+
 _PAIR = re.compile(
     r"([A-Za-z][A-Za-z0-9_/.\-]*(?: [A-Za-z0-9_/.\-]+){0,3}?)\s*(?:=|:)\s*"
     r"(-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?nan|[-+]?inf)(?![\w.]|:\d)"
@@ -77,7 +88,7 @@ def settings(config: Config) -> dict[str, Setting]:
         setting = config.setting(*names)
         if setting is not None and _is_valid(name, setting):
             found[name] = setting
-    for name in ("momentum_convention", "lag_pattern", "row_average"):
+    for name in _WORDS:
         chosen = config.find(name)
         if chosen is not None and _is_valid(name, Setting(chosen.value, "read")):
             found[name] = Setting(chosen.value, "read", str(chosen))
@@ -144,10 +155,9 @@ def rows_of_console(lines: Iterable[str]) -> Iterator[Row]:
                 row["max_steps"] = int(counted.group(2))
             text = text[: counted.start()] + text[counted.end() :]
         pairs = {name.strip().lower(): float(value) for name, value in _PAIR.findall(text)}
-        if "step" in row:
+        # Sampled text says "step 2" and "reward" too: without a number for it, it is no row.
+        if any("reward" in name or "score" in name for name in pairs) and (row or len(pairs) > 1):
             yield pairs | row
-        elif len(pairs) > 1:
-            yield pairs
 
 
 def _is_valid(name: str, setting: Setting) -> bool:
