@@ -293,10 +293,13 @@ def literal(text: str) -> Any:
     """
     if len(text) > _LARGEST or _depth(text) > _DEEPEST:
         return None
-    text = re.sub(r"\b(?:np|numpy|torch)\.\w+\(([^()]*)\)", r"\1", text)
-    text = re.sub(r"\btensor\(([^(),]*)[^()]*\)", r"\1", text)
-    text = re.sub(r"(?<![\w'\"])(nan|NaN)(?![\w'\"])", "None", text)
-    text = re.sub(r"(?<![\w'\"])inf(?![\w'\"])", "1e999", text)
+    if "(" in text:
+        text = re.sub(r"\b(?:np|numpy|torch)\.\w+\(([^()]*)\)", r"\1", text)
+        text = re.sub(r"\btensor\(([^(),]*)[^()]*\)", r"\1", text)
+    if "nan" in text or "NaN" in text:
+        text = re.sub(r"(?<![\w'\"])(nan|NaN)(?![\w'\"])", "None", text)
+    if "inf" in text:
+        text = re.sub(r"(?<![\w'\"])inf(?![\w'\"])", "1e999", text)
     try:
         return ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
