@@ -101,7 +101,7 @@ def test_curves_inside_records(tmp_path):
         for s in (0, 7)
     ]
     runs = read_runs(write(tmp_path / "log", *map(json.dumps, records)))
-    assert [run.name for run in runs] == ["log: seed 0", "log: seed 7"]
+    assert [run.name for run in runs] == ["log: record 1, seed 0", "log: record 2, seed 7"]
     assert runs[1].table["reward"].tolist() == [r + 7 for r in REWARDS]
     assert runs[0].table["step"].tolist() == list(range(4, 49, 4))
     assert runs[0].settings.learning_rate == 1e-5

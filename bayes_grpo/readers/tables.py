@@ -257,7 +257,9 @@ def _curves(records: list[dict[str, Any]], notes: tuple[str, ...]) -> list[Recor
         if name is None:
             return []
         seed = record.get("seed")
-        label = "" if len(records) == 1 else f"seed {seed}" if seed is not None else f"record {at}"
+        label = "" if len(records) == 1 else f"record {at}"
+        if label and seed is not None:
+            label += f", seed {seed}"
         frame = pd.DataFrame(record[name], columns=["step", "reward"], dtype=object)
         found.append(
             Records(
