@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from bayes_grpo.plots import plot_ppc as plot_ppc
     from bayes_grpo.readers import read_run as read_run
     from bayes_grpo.readers import read_runs as read_runs
+    from bayes_grpo.run import CautionWarning as CautionWarning
     from bayes_grpo.run import Run as Run
     from bayes_grpo.run import Settings as Settings
 
 # Public name -> module that holds it.
 _EXPORTS = {
+    "CautionWarning": "bayes_grpo.run",
     "ConvergenceWarning": "bayes_grpo.convergence",
     "Fit": "bayes_grpo.fit",
     "InputError": "bayes_grpo.errors",

@@ -172,7 +172,7 @@ def _defaults(run: Run) -> list[str]:
     defaults = [
         f"{name}={item.value}"
         for name, item in items.items()
-        if item.provenance == "default" and item.value is not None
+        if item.provenance == "default" and item.value not in (None, False)
     ]
     if not defaults:
         return []

@@ -238,6 +238,20 @@ def test_a_fit_that_did_not_converge_says_so_everywhere(run):
     assert "DID NOT CONVERGE" in fit._repr_html_()
 
 
+def test_a_filtered_reward_is_a_caution_that_every_fit_repeats(run):
+    from bayes_grpo.export import as_numbers, forecast_table
+    from bayes_grpo.outlook import in_words
+
+    filtered = bg.Run.from_table(run.table, "curve", max_steps=100, reward_filtered=True)
+    with pytest.warns(bg.CautionWarning, match="filtered batch .*its plateau says nothing"):
+        fit = quick_fit(filtered, draws=20, tune=20)
+    assert fit.notes[0].startswith("caution: the reward is the mean of a filtered batch")
+    assert "caution" in repr(fit)
+    assert "Caution: the reward is the mean of a filtered batch" in in_words(fit)
+    assert len(as_numbers(fit, forecast_table(fit))["cautions"]) == 1
+    assert not any("caution" in note for note in quick_fit(run, draws=20, tune=20).notes)
+
+
 def test_a_prior_that_is_not_normal_is_sampled_and_obeyed(run, tmp_path):
     """A ceiling on the plateau, written as a user would: copy the file, change one line."""
     text = bg.load_model("oscillator").text
