@@ -31,7 +31,7 @@ _DOTTED = re.compile(r"^\s*([A-Za-z_]\w*) \.{3,} (\S.*?)\s*$", re.MULTILINE)
 _ASSIGNED = re.compile(
     r"(?:^|[(,\s])([A-Za-z_]\w*)\s*=\s*(\"[^\"\n]*\"|'[^'\n]*'|\[[^\]\n]*\]|[^,()#\s]+)"
 )
-_OBJECT = re.compile(r"\b(\w*(?:Config|Arguments|Namespace))\(")
+_OBJECT = re.compile(r"\b(\w*(?:Config|Arguments|Args|Namespace))\(")
 
 
 @dataclass(frozen=True)
