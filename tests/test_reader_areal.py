@@ -49,8 +49,7 @@ def table(values, columns=2):
 def header(k, total=50):
     stamp = f"\x1b[32m20260901-10:00:{k:02d}.001 StatsLogger INFO:\x1b[0m "
     return (
-        f"{stamp}Epoch 1/5 Step {k}/10 Train step {k}/{total} done.\n{stamp}Stats (1/1):\n"
-        f"{stamp}\n"
+        f"{stamp}Epoch 1/5 Step {k}/10 Train step {k}/{total} done.\n{stamp}Stats (1/1):\n{stamp}\n"
     )
 
 

@@ -220,7 +220,9 @@ def test_console(tmp_path, loguru):
 
 
 def test_console_without_colons(tmp_path):
-    text = "".join(f"10:00:0{k} SUCCESS Step {k} | 12s | Reward {reward(k)} | Lag 1\n" for k in range(6))
+    text = "".join(
+        f"10:00:0{k} SUCCESS Step {k} | 12s | Reward {reward(k)} | Lag 1\n" for k in range(6)
+    )
     run = read_run(write(tmp_path / "a.log", text))
     assert run.settings.trainer == "prime-rl"
     assert run.table["reward"].tolist() == pytest.approx([reward(k) for k in range(6)])

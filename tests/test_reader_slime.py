@@ -131,7 +131,9 @@ def test_without_arguments_the_steps_are_counted_and_the_counts_left_out(tmp_pat
     assert "zero_std_fraction" not in run.table
     assert any("pass prompts_per_step" in note for note in run.notes)
     assert read_run(path, prompts_per_step=16).table["zero_std_fraction"].tolist()[2] == 3 / 16
-    assert any("more than prompts_per_step = 2" in n for n in read_run(path, prompts_per_step=2).notes)
+    assert any(
+        "more than prompts_per_step = 2" in n for n in read_run(path, prompts_per_step=2).notes
+    )
 
 
 def test_steps_from_the_batch_sizes_and_filtering(tmp_path):
@@ -165,7 +167,9 @@ def test_the_last_rollout_may_still_be_trained_on(tmp_path):
 
 
 def test_a_resumed_training_replaces_its_repeated_rollouts(tmp_path):
-    again = console(range(4, 8), head="").replace("'train/entropy_loss': 1.0", "'train/entropy_loss': 3.0")
+    again = console(range(4, 8), head="").replace(
+        "'train/entropy_loss': 1.0", "'train/entropy_loss': 3.0"
+    )
     run = read_run(write(tmp_path / "log", console() + again))
     assert run.table["step"].tolist() == list(range(8))
     assert run.table["entropy"].tolist() == [1.5] * 4 + [2.5] * 4  # no mixture of both

@@ -41,7 +41,7 @@ def settings(config: Config) -> dict[str, Setting]:
     }
     batches, epochs = config.number("num_mini_batches"), config.number("num_epochs")
     updates = int((batches or 1) * (epochs or 1))
-    if batches or epochs:
+    if (batches or epochs) and updates >= 1:
         why = f"num_mini_batches x num_epochs = {batches or 1:g} x {epochs or 1:g}"
         found["updates_per_step"] = found["refresh_interval"] = Setting(updates, "read", why)
     ahead = config.number("async_steps")
@@ -49,8 +49,9 @@ def settings(config: Config) -> dict[str, Setting]:
         why = f"async_steps = {ahead:g} steps of {updates} updates, its upper bound"
         found["lag"] = Setting(int(ahead * updates), "read", why)
     episodes = config.number("total_episodes")
-    if episodes and group and prompts and found["max_steps"] is None:
-        steps = int(episodes // (group.value * prompts.value))
+    batch = group.value * prompts.value if group and prompts else 0
+    if episodes and batch >= 1 and found["max_steps"] is None:
+        steps = int(episodes // batch)
         why = f"total_episodes = {episodes:g} over prompts x completions"
         found["max_steps"] = Setting(steps, "read", why) if steps >= 1 else None
     filtering = config.find("filter_zero_std_samples")

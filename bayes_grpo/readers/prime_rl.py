@@ -65,7 +65,7 @@ def settings(config: Config) -> dict[str, Setting]:
         "max_steps": config.setting(*own("max_steps")),
     }
     batch = config.number(*own("batch_size"))
-    if group and batch and batch % group.value == 0:
+    if group and batch and group.value >= 1 and batch % group.value == 0:
         why = f"batch_size / group_size = {batch:g} / {group.value:g}"
         found["prompts_per_step"] = Setting(int(batch / group.value), "read", why)
     # Where both are set, the async level is what holds the sampler back.
@@ -142,9 +142,10 @@ def _measured_lag(rows: pd.DataFrame) -> Setting | None:
     for pattern in _LAGS:
         for name in _matching(rows, pattern):
             values = rows[name].map(number_or_nan).astype(float).dropna()
-            if len(values) and np.isfinite(values).all() and values.mean() >= 0:
-                why = f"'{name}' is {values.mean():.3g} on average"
-                return Setting(round(values.mean()), "inferred", why)
+            with np.errstate(over="ignore", invalid="ignore"):
+                mean = float(values.mean()) if len(values) else -1.0
+            if 0 <= mean < 1e6:
+                return Setting(round(mean), "inferred", f"'{name}' is {mean:.3g} on average")
     return None
 
 

@@ -144,7 +144,8 @@ def _counted_updates(
     note = f"training quantities are means over the training steps of a rollout, {updates} each"
     rollouts = np.unique(owners[~missing(table["reward"]).to_numpy()])
     spacings = np.diff(table["step"].iloc[rollouts].map(number_or_nan).to_numpy(dtype=float))
-    in_updates = updates > 1 and spacings.size > 0 and np.nanmedian(spacings) == updates
+    spacings = spacings[np.isfinite(spacings)]
+    in_updates = updates > 1 and spacings.size > 0 and np.median(spacings) == updates
     step = 1 if in_updates else updates  # --wandb-always-use-train-step counts training steps
     why = f"{updates} training steps were logged for each rollout"
     found = {"updates_per_step": Setting(step, "read", why)}
