@@ -108,14 +108,13 @@ def test_the_trainers_file_beside_is_joined(tmp_path, trainer):
         of_trainer(k) | {"optim/grad_norm": 0.5} for k in range(2, 5)
     ]
     write(tmp_path / trainer, lines(restarted))
-    write(tmp_path / "other" / "metrics.jsonl", "no metrics")
-    (tmp_path / "other" / "metrics.jsonl").unlink()
+    write(tmp_path / "another" / "metrics.jsonl", lines([of_2026(k) for k in range(3)]))
     run = read_run(path)
     assert run.table["entropy"].tolist()[:5] == [0.4 + k for k in range(5)]
     assert run.table["entropy"].isna().tolist() == [False] * 5 + [True]
     assert run.table["grad_norm"].tolist()[:5] == [0.1, 0.1, 0.5, 0.5, 0.5]
     assert run.settings.learning_rate == 3e-6
-    assert any("joined by step with the trainer's metrics" in note for note in run.notes)
+    assert any("joined by step with the metrics beside" in note for note in run.notes)
 
 
 def test_a_broken_file_beside_is_no_reason_to_refuse(tmp_path):

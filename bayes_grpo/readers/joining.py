@@ -1,9 +1,16 @@
 """Records that belong together: what was logged of one rollout, brought onto one row."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 
+from bayes_grpo.errors import InputError
+from bayes_grpo.readers.protocol import Records
 from bayes_grpo.readers.records import missing, number_or_nan
+from bayes_grpo.readers.text import parse_json_lines, read_text
 
 DROPPED = -1
 """Owner of a record that belongs to no row."""
@@ -74,3 +81,48 @@ def gathered(table: pd.DataFrame, owners: np.ndarray) -> pd.DataFrame:
         if usable.any():
             filled[name] = own[name].astype(object).where(~usable, mean.astype(object))
     return own.assign(**filled)
+
+
+def with_file_beside(
+    path: Path, records: Records, wanted: Callable[[pd.DataFrame], bool]
+) -> Records:
+    """Add columns of JSON lines under the same name, in the folder above or one beside.
+
+    Parameters
+    ----------
+    path
+        Of the file that was read.
+    records
+        As read from it.
+    wanted
+        Tells by its columns whether a file is the one to add.
+
+    Returns
+    -------
+    Records
+        With the columns that the records lack, by step, and a note on them; as they are if there is
+        no such file.
+    """
+    table = records.table
+    if path.suffix != ".jsonl" or "step" not in table.columns:
+        return records
+    folder = path.resolve().parent
+    for place in [folder.parent / path.name, *sorted(folder.parent.glob(f"*/{path.name}"))]:
+        if place.parent == folder or not place.is_file():
+            continue
+        shown = f"{place.parent.name}/{place.name}"
+        try:
+            other = pd.DataFrame(parse_json_lines(read_text(place))[0], dtype=object)
+        except InputError as error:
+            note = f"the metrics beside, in {shown}, were not used: {error}"
+            return replace(records, notes=(*records.notes, note))
+        own = [name for name in other.columns if name not in table.columns]
+        if "step" not in other.columns or not wanted(other[own]):
+            continue
+        # A restarted process appends to its file: the later row of a step holds.
+        numbers = other[own].map(number_or_nan).groupby(other["step"].map(number_or_nan)).last()
+        steps = table["step"].map(number_or_nan)
+        added = {name: steps.map(numbers[name]) for name in own if numbers[name].notna().any()}
+        note = f"joined by step with the metrics beside, in {shown}"
+        return replace(records, table=table.assign(**added), notes=(*records.notes, note))
+    return records

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +9,9 @@ import pandas as pd
 
 from bayes_grpo.errors import InputError
 from bayes_grpo.readers.config import Config
-from bayes_grpo.readers.joining import gathered, owners_by_step
+from bayes_grpo.readers.joining import gathered, owners_by_step, with_file_beside
 from bayes_grpo.readers.protocol import Adjusted, Console, Records, Row, Trainer, spelled
 from bayes_grpo.readers.records import number_or_nan
-from bayes_grpo.readers.text import parse_json_lines, read_text
 from bayes_grpo.settings import Setting
 
 _ALL = r"train/agg/all(/[^/]+)?"  # every group that arrived
@@ -123,7 +121,8 @@ def derive(table: pd.DataFrame, known: Mapping[str, Setting]) -> Adjusted:
         total = rows[solved].map(number_or_nan).sum(axis=1, skipna=False)
         if total.dropna().between(0, 1 + 1e-6).all():
             rows = rows.assign(zero_std_fraction=total)
-            notes.append(f"zero_std_fraction is '{solved[0]}' + '{solved[1]}'")
+            note = f"zero_std_fraction is '{solved[0]}' + '{solved[1]}'"
+            notes.append(f"{note}; for rewards other than 0 and 1 that is its lower bound")
     lag = _measured_lag(rows)
     old = _matching(table, _OF_2025) or "async_level" in table.columns
     if lag is not None:
@@ -164,29 +163,9 @@ def with_trainer(path: Path, records: Records) -> Records:
     Records
         With the trainer's columns on the rows of the same step, and a note on it.
     """
-    table = records.table
-    if path.suffix != ".jsonl" or "step" not in table.columns or _matching(table, _OF_TRAINER):
-        return records
-    folder = path.resolve().parent
-    places = [folder.parent / path.name, *sorted(folder.parent.glob(f"*/{path.name}"))]
-    for place in places:
-        if place.parent == folder or not place.is_file():
-            continue
-        try:
-            other = pd.DataFrame(parse_json_lines(read_text(place))[0], dtype=object)
-        except InputError as error:
-            note = f"the metrics beside, in {place.parent.name}, were not used: {error}"
-            return replace(records, notes=(*records.notes, note))
-        own = [name for name in other.columns if name not in table.columns]
-        if "step" not in other.columns or not _matching(other[own], _OF_TRAINER):
-            continue
-        # A restarted trainer appends to its file: the later row of a step holds.
-        numbers = other[own].map(number_or_nan).groupby(other["step"].map(number_or_nan)).last()
-        steps = table["step"].map(number_or_nan)
-        added = {name: steps.map(numbers[name]) for name in own if numbers[name].notna().any()}
-        note = f"joined by step with the trainer's metrics in {place.parent.name}/{place.name}"
-        return replace(records, table=table.assign(**added), notes=(*records.notes, note))
-    return records
+    if _matching(records.table, _OF_TRAINER):
+        return records  # the trainer's own file, or an export of both
+    return with_file_beside(path, records, lambda table: bool(_matching(table, _OF_TRAINER)))
 
 
 def rows_of_console(lines: Iterable[str]) -> Iterator[Row]:
