@@ -52,6 +52,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
         "train_reward_mean",
         "train_mean_reward",
         "rollout_reward",
+        "rollout/reward",
         "reward/avg_raw_reward",
         "rollout/raw_reward",
         "raw_reward",

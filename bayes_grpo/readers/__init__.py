@@ -233,8 +233,10 @@ def _parsed(
     path: Path, records: Records, segments: Segments, given: dict[str, Any]
 ) -> list[Parsed]:
     trainer = records.trainer or trainer_of(records.table.columns)
+    if trainer.beside is not None:
+        records = trainer.beside(path, records)
     beside, unread = configs_beside(path)
-    parsed = translate(records, trainer, records.config.over(beside))
+    parsed = translate(records, trainer, records.config.over(beside), given)
     parsed = replace(parsed, notes=(*parsed.notes, *unread))
     return [infer(part, given) for part in segmented(parsed, segments)]
 

@@ -18,11 +18,17 @@ _NAMES = (
     ".hydra/overrides.yaml",
     "hparams.yaml",
     "files/config.yaml",
+    *(  # prime-rl
+        f"{folder}{name}.toml"
+        for folder in ("", "configs/", "control/")
+        for name in ("orchestrator", "orch", "trainer", "rl")
+    ),
 )
 CONFIG_FILES = frozenset(name.rpartition("/")[2] for name in _NAMES)
 """Names of files in a folder of logs that are configurations, not logs."""
 
 _UP = 2
+_INNER = ("checkpoint-", "files", "runs", "run_", "orchestrator", "trainer", "v")
 _LARGEST = 2_000_000
 
 
@@ -44,7 +50,7 @@ def configs_beside(path: Path) -> tuple[Config, tuple[str, ...]]:
     found, notes = Config(), []
     folder = path.resolve().parent
     # Only the folders of one training: the parents of checkpoint-100 and of files/.
-    ups = 1 + (_UP if folder.name.startswith(("checkpoint-", "files", "runs", "v")) else 0)
+    ups = 1 + (_UP if folder.name.startswith(_INNER) else 0)
     for place in [folder, *folder.parents][:ups]:
         for name in _NAMES:
             file = place / name

@@ -31,7 +31,7 @@ _DOTTED = re.compile(r"^\s*([A-Za-z_]\w*) \.{3,} (\S.*?)\s*$", re.MULTILINE)
 _ASSIGNED = re.compile(
     r"(?:^|[(,\s])([A-Za-z_]\w*)\s*=\s*(\"[^\"\n]*\"|'[^'\n]*'|\[[^\]\n]*\]|[^,()#\s]+)"
 )
-_OBJECT = re.compile(r"\b(\w*(?:Config|Arguments|Namespace))\(")
+_OBJECT = re.compile(r"\b(\w*(?:Config|Arguments|Args|Namespace))\(")
 
 
 @dataclass(frozen=True)
@@ -214,9 +214,9 @@ def from_command_line(text: str, source: str) -> Config:
         if len(line) > 20_000:
             continue
         if "--" in line:
-            values |= {name: value.strip("\"'") for name, value in _FLAG.findall(line) if value}
+            values |= {name: value.strip("\"'`") for name, value in _FLAG.findall(line) if value}
         if "=" in line:
-            values |= {name: value.strip("\"'") for name, value in _OVERRIDE.findall(line)}
+            values |= {name: value.strip("\"'`") for name, value in _OVERRIDE.findall(line)}
     return Config.of(values, source)
 
 

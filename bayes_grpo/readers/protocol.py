@@ -67,6 +67,12 @@ class Trainer:
         returns the rows with canonical names; also returns settings and notes.
     console
         How it prints; None if it does not.
+    derive
+        Like `adjust`, and called after it, for what needs the settings known so far as well (a
+        count of prompts made a fraction of them, say). Its settings win.
+    beside
+        Adds to the records of a file what the trainer left in other files; takes the path of the
+        file.
     """
 
     name: str
@@ -76,6 +82,8 @@ class Trainer:
     defaults: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
     adjust: Callable[[pd.DataFrame], "Adjusted"] | None = None
     console: Console | None = None
+    derive: Callable[[pd.DataFrame, Mapping[str, Setting]], "Adjusted"] | None = None
+    beside: Callable[[Path, "Records"], "Records"] | None = None
 
     def recognises(self, columns: Iterable[object]) -> bool:
         """Tell whether columns have this trainer's signature."""

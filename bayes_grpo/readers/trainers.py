@@ -2,11 +2,25 @@
 
 from collections.abc import Iterable
 
+from bayes_grpo.readers.areal import AREAL
+from bayes_grpo.readers.ms_swift import MS_SWIFT
+from bayes_grpo.readers.open_instruct import OPEN_INSTRUCT
 from bayes_grpo.readers.plain import PLAIN
+from bayes_grpo.readers.prime_rl import PRIME_RL
 from bayes_grpo.readers.protocol import Trainer
+from bayes_grpo.readers.retrain import RETRAIN
+from bayes_grpo.readers.slime import SLIME
 from bayes_grpo.readers.trl import TRL
 
-TRAINERS: tuple[Trainer, ...] = (TRL,)
+TRAINERS: tuple[Trainer, ...] = (
+    SLIME,
+    AREAL,
+    PRIME_RL,
+    OPEN_INSTRUCT,
+    RETRAIN,
+    MS_SWIFT,  # a TRL underneath
+    TRL,
+)
 """The first whose signature a log has is taken for its trainer."""
 
 

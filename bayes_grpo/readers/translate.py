@@ -1,7 +1,8 @@
 """From what a file holds to a run: canonical names, evaluations in their place, settings."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,9 @@ from bayes_grpo.table import require_reward
 _COMPONENT = re.compile(r"(?:train/)?(rewards/.+?)(?:/mean)?")
 
 
-def translate(records: Records, trainer: Trainer, config: Config) -> Parsed:
+def translate(
+    records: Records, trainer: Trainer, config: Config, given: Mapping[str, Any] | None = None
+) -> Parsed:
     """Give records their canonical names and find the settings of their run.
 
     Parameters
@@ -30,6 +33,8 @@ def translate(records: Records, trainer: Trainer, config: Config) -> Parsed:
         Whose records they are.
     config
         Everything configured: in the file, and beside it.
+    given
+        Settings given by hand, which columns may be derived from.
 
     Returns
     -------
@@ -54,6 +59,11 @@ def translate(records: Records, trainer: Trainer, config: Config) -> Parsed:
     settings |= repeated
     settings |= adjusted.settings
     settings |= records.settings
+    if trainer.derive is not None:
+        by_hand = {name: Setting(value, "given") for name, value in (given or {}).items()}
+        derived = trainer.derive(adjusted.table, settings | by_hand)
+        settings |= derived.settings
+        adjusted = replace(derived, notes=(*adjusted.notes, *derived.notes))
     window = "row_average" in settings and settings["row_average"].value == "window"
     table, joined = join_evaluations(adjusted.table, window)
     require_reward(table)
