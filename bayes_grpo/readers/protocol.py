@@ -65,6 +65,10 @@ class Trainer:
     adjust
         Derives columns that need more than a name (a fraction from two counts, say). Takes and
         returns the rows with canonical names; also returns settings and notes.
+    combine
+        Derives what needs the rows and the configuration together (a staleness in steps times the
+        updates of a step, say). Called after `adjust`, with the same kind of table; its settings
+        win over all others of the trainer.
     console
         How it prints; None if it does not.
     """
@@ -75,6 +79,7 @@ class Trainer:
     settings: Callable[[Config], dict[str, Setting]] = lambda config: {}
     defaults: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
     adjust: Callable[[pd.DataFrame], "Adjusted"] | None = None
+    combine: Callable[[pd.DataFrame, Config], "Adjusted"] | None = None
     console: Console | None = None
 
     def recognises(self, columns: Iterable[object]) -> bool:

@@ -2,11 +2,21 @@
 
 from collections.abc import Iterable
 
+from bayes_grpo.readers.nemo_rl import NEMO_RL
+from bayes_grpo.readers.openrlhf import OPENRLHF
 from bayes_grpo.readers.plain import PLAIN
 from bayes_grpo.readers.protocol import Trainer
+from bayes_grpo.readers.skyrl import SKYRL
 from bayes_grpo.readers.trl import TRL
+from bayes_grpo.readers.verl import VERL
 
-TRAINERS: tuple[Trainer, ...] = (TRL,)
+TRAINERS: tuple[Trainer, ...] = (
+    VERL,
+    OPENRLHF,
+    SKYRL,
+    NEMO_RL,
+    TRL,
+)
 """The first whose signature a log has is taken for its trainer."""
 
 

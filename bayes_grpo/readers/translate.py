@@ -44,6 +44,9 @@ def translate(records: Records, trainer: Trainer, config: Config) -> Parsed:
     """
     rows, notes = training_rows(records.table, lambda frame: canonical(frame, trainer))
     adjusted = Adjusted(rows) if trainer.adjust is None else trainer.adjust(rows)
+    combined = Adjusted(adjusted.table)
+    if trainer.combine is not None:
+        combined = trainer.combine(adjusted.table, config)
     settings: dict[str, Setting] = {
         name: Setting(value, "default", why) for name, (value, why) in trainer.defaults.items()
     }
@@ -53,13 +56,13 @@ def translate(records: Records, trainer: Trainer, config: Config) -> Parsed:
     repeated, varying = settings_in_columns(records.table)
     settings |= repeated
     settings |= adjusted.settings
+    settings |= combined.settings
     settings |= records.settings
     window = "row_average" in settings and settings["row_average"].value == "window"
-    table, joined = join_evaluations(adjusted.table, window)
+    table, joined = join_evaluations(combined.table, window)
     require_reward(table)
-    return Parsed(
-        table, settings, (*records.notes, *notes, *varying, *adjusted.notes, *joined), records.label
-    )
+    said = (*records.notes, *notes, *varying, *adjusted.notes, *combined.notes, *joined)
+    return Parsed(table, settings, said, records.label)
 
 
 def canonical(frame: pd.DataFrame, trainer: Trainer) -> tuple[pd.DataFrame, tuple[str, ...]]:
@@ -77,7 +80,7 @@ def canonical(frame: pd.DataFrame, trainer: Trainer) -> tuple[pd.DataFrame, tupl
     frame : pandas.DataFrame
         The same rows. Components of the reward are called ``rewards/<function>``.
     notes : tuple of str
-        Which column the reward was taken from.
+        Which column the reward was taken from, and of several evaluations, which one.
     """
     filled = [name for name in frame.columns if not missing(frame[name]).all()]
     renames: dict[Any, str] = {}
@@ -89,10 +92,10 @@ def canonical(frame: pd.DataFrame, trainer: Trainer) -> tuple[pd.DataFrame, tupl
         if not found or found[0] == name:
             continue
         renames[found[0]] = name
-        if name == "reward":
+        if name == "reward" or (name == "eval_reward" and found[1:]):
             others = ", ".join(f"'{other}'" for other in found[1:])
             notes.append(
-                f"reward taken from column '{found[0]}'" + (f", not {others}" if others else "")
+                f"{name} taken from column '{found[0]}'" + (f", not {others}" if others else "")
             )
     for column in frame.columns:
         component = _COMPONENT.fullmatch(spelled(column))
