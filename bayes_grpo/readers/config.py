@@ -5,6 +5,7 @@ Nothing is executed: literals only, with bounded size and depth.
 
 import ast
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -218,7 +219,7 @@ def whole(value: float | None, why: str, provenance: Provenance = "read") -> Set
     Setting or None
         None unless it is a whole number of at least 1: what is not configured is often -1 or null.
     """
-    if value is None or value < 1 or value != int(value):
+    if value is None or not math.isfinite(value) or value < 1 or value != int(value):
         return None
     return Setting(int(value), provenance, why)
 

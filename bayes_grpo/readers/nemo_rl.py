@@ -23,11 +23,11 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "eval_reward": ("validation/accuracy",),
 }
 
-_STEP = re.compile(r"={5,} Step (\d+)/(\d+) ={5,}")
-_EPOCH = re.compile(r"={5,} Epoch (\d+)/(\d+) ={5,}")
-_VALIDATION = re.compile(r"Starting validation at step (\d+)")
-_AGE = re.compile(r"\(avg age: ([\d.]+) steps")
-_SPREAD = re.compile(r"Rewards stats:.*\bstd=([\d.]+(?:e[-+]?\d+)?)")
+_STEP = re.compile(r"={5,} Step (\d{1,15})/(\d{1,15}) ={5,}")
+_EPOCH = re.compile(r"={5,} Epoch (\d{1,15})/(\d{1,15}) ={5,}")
+_VALIDATION = re.compile(r"Starting validation at step (\d{1,15})")
+_AGE = re.compile(r"\(avg age: (\d+\.?\d*) steps")
+_SPREAD = re.compile(r"Rewards stats:.*\bstd=(\d+\.?\d*(?:e[-+]?\d+)?)")
 _BULLET = re.compile(
     r"• ([A-Z][A-Za-z ]+): (-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|-?inf)(?![\w.])"
 )
@@ -145,7 +145,7 @@ def combine(table: pd.DataFrame, config: Config) -> Adjusted:
     lag: Setting | None = None
     if "avg_trajectory_age" in table.columns:
         age = float(table["avg_trajectory_age"].map(number_or_nan).astype(float).mean())
-        steps = round(age * updates) if math.isfinite(age) else 0
+        steps = round(age * updates) if math.isfinite(age * updates) else 0
         lag = whole(steps, f"mean age of the trajectories {age:.3g} steps{times}", "inferred")
     elif config.flag("grpo.async_grpo.enabled") and (oldest := config.number(bound)):
         why = f"{config.find(bound)}, its upper bound{times}"

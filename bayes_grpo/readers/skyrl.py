@@ -23,10 +23,10 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "eval_reward": ("eval/all/avg_score", "eval/.+/avg_score"),
 }
 
-_STEP = re.compile(r"(?:^|[\s-])Step (\d+): *$")
+_STEP = re.compile(r"(?:^|[\s-])Step (\d{1,15}): *$")
 _PAIR = re.compile(r"'([^']+)': '?(-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|-?inf)'?(?=[,}\s]|$)")
 _COUNTS = ("reward/num_zero_variance_filtered", "reward/num_zero_variance_groups")
-_GROUP_IN_NAME = re.compile(r"reward/avg_pass_at_(\d+)")
+_GROUP_IN_NAME = re.compile(r"reward/avg_pass_at_(\d{1,6})")
 
 
 def settings(config: Config) -> dict[str, Setting]:
@@ -72,7 +72,7 @@ def _updates(config: Config) -> Setting | None:
     batch = config.number("trainer.train_batch_size")
     mini = config.number("trainer.policy_mini_batch_size")
     epochs = config.number("trainer.update_epochs_per_batch") or 1
-    if not batch or not mini or mini < 0:
+    if not batch or not mini or mini < 1:
         return None
     why = (
         "train_batch_size / policy_mini_batch_size x update_epochs_per_batch = "
@@ -121,7 +121,7 @@ def _lag(table: pd.DataFrame, config: Config, updates: int) -> Setting | None:
     for name in table.columns:
         if spelled(name) == "async/staleness_mean":
             mean = float(table[name].map(number_or_nan).astype(float).mean())
-            lag = round(mean * updates) if math.isfinite(mean) else 0
+            lag = round(mean * updates) if math.isfinite(mean * updates) else 0
             return whole(lag, f"mean of '{name}' {mean:.3g} steps{times}", "inferred")
     bound = "trainer.fully_async.max_staleness_steps"
     steps = config.number(bound)

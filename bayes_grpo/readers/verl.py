@@ -39,9 +39,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     ),
 }
 
-_STEP = re.compile(r"(?<![\w/.])step:(\d+) - ")
+_STEP = re.compile(r"(?<![\w/.])step:(\d{1,15}) - ")
 _OWN = re.compile(r" - (?:actor|critic|val|val-core|val-aux|episode|training|response_length)/")
-_TOTAL = re.compile(r"Total training steps: (\d+)")
+_TOTAL = re.compile(r"Total training steps: (\d{1,15})")
 _SCALED = re.compile(r"actor/lr\((.+)\)")
 
 
@@ -84,7 +84,7 @@ def _updates(config: Config) -> Setting | None:
     batch = config.number("data.train_batch_size")
     mini = config.number(f"{_ACTOR}.ppo_mini_batch_size")
     epochs = config.number(f"{_ACTOR}.ppo_epochs") or 1
-    if not batch or not mini or mini < 0:
+    if not batch or not mini or mini < 1:
         return None
     why = f"train_batch_size / ppo_mini_batch_size x ppo_epochs = {batch:g} / {mini:g} x {epochs:g}"
     return whole(math.ceil(batch / mini) * epochs, why)
