@@ -254,7 +254,10 @@ def _checked(
     check_reward_varies(frame["reward"].to_numpy())
     frame, rate, rated = _peak_learning_rate(frame)
     read, planned = _plan(frame, read, given)
-    settings = Settings(given, {**_inferred_bounds(frame), **rate, **read})
+    # A trainer's default gives way to what the table itself shows.
+    defaults = {name: item for name, item in read.items() if item.provenance == "default"}
+    told = {name: item for name, item in read.items() if name not in defaults}
+    settings = Settings(given, {**defaults, **_inferred_bounds(frame), **rate, **told})
     _check_bounds(frame, settings)
     frame, counted = add_counts(
         frame,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import pandas as pd
 
 from bayes_grpo.readers.config import Config
-from bayes_grpo.readers.protocol import Adjusted, Console, Row, Trainer, spelled
+from bayes_grpo.readers.protocol import Adjusted, Console, Known, Row, Trainer, spelled
 from bayes_grpo.readers.records import number_or_nan
 from bayes_grpo.settings import Setting
 
@@ -53,7 +53,7 @@ def settings(config: Config) -> dict[str, Setting]:
     return {name: setting for name, setting in found.items() if setting is not None}
 
 
-def derive(table: pd.DataFrame, known: Mapping[str, Setting]) -> Adjusted:
+def adjust(table: pd.DataFrame, known: Known) -> Adjusted:
     """Turn the reward's penalty into a divergence, and sequences into completions.
 
     Parameters
@@ -61,7 +61,7 @@ def derive(table: pd.DataFrame, known: Mapping[str, Setting]) -> Adjusted:
     table
         Rows with canonical names.
     known
-        Settings known so far.
+        What is known so far.
 
     Returns
     -------
@@ -76,7 +76,7 @@ def derive(table: pd.DataFrame, known: Mapping[str, Setting]) -> Adjusted:
         table = table.assign(completion_length=whole - table[prompt].map(number_or_nan))
         notes.append("completion_length is seq_len less prompt_len")
     penalty = _first(names, rf"{_ACTOR}/kl_rewards/avg")
-    weight = known.get("kl_weight")
+    weight = known.settings.get("kl_weight")
     if penalty is not None and weight is not None and weight.value:
         table = table.assign(kl=-table[penalty].map(number_or_nan) / weight.value)
         notes.append(f"kl is '{penalty}' / -kl_ctl")
@@ -153,6 +153,6 @@ AREAL = Trainer(
         "refresh_interval": (_MINIBATCHES, "not in the log: AReaL's default ppo_n_minibatches"),
         "row_average": ("single", "AReaL logs every batch of rollouts"),
     },
-    derive=derive,
+    adjust=adjust,
     console=Console(marks=("Train step ", "│", "╒", "╘"), rows=rows_of_console),
 )

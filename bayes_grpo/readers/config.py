@@ -5,6 +5,7 @@ Nothing is executed: literals only, with bounded size and depth.
 
 import ast
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -143,6 +144,37 @@ class Config:
         number = None if found is None else as_number(found.value)
         return None if number is None else Setting(number, provenance, str(found))
 
+    def count(self, *names: str) -> Setting | None:
+        """Return a configured count as a setting that says where it comes from.
+
+        Parameters
+        ----------
+        *names
+            As in `find`.
+
+        Returns
+        -------
+        Setting or None
+            None unless it is a whole number of at least 1.
+        """
+        return whole(self.number(*names), str(self.find(*names)))
+
+    def flag(self, *names: str) -> bool | None:
+        """Return a configured switch.
+
+        Parameters
+        ----------
+        *names
+            As in `find`.
+
+        Returns
+        -------
+        bool or None
+            None if there is none.
+        """
+        found = self.find(*names)
+        return None if found is None else str(found.value).lower() in ("true", "1", "yes", "on")
+
     def __bool__(self) -> bool:
         return bool(self.values)
 
@@ -170,6 +202,31 @@ def as_number(value: Any) -> float | None:
     except (ValueError, OverflowError):
         return None
     return number if abs(number) < float("inf") else None
+
+
+def whole(value: float | None, why: str, provenance: Provenance = "read") -> Setting | None:
+    """Return a count as a setting.
+
+    Parameters
+    ----------
+    value
+        The count.
+    why, provenance
+        Of the setting.
+
+    Returns
+    -------
+    Setting or None
+        None unless it is a whole number of at least 1: what is not configured is often -1 or null.
+    """
+    if value is None or not math.isfinite(value) or value < 1 or value != int(value):
+        return None
+    return Setting(int(value), provenance, why)
+
+
+def positive(setting: Setting | None) -> Setting | None:
+    """Return a setting if its number is above 0, else None."""
+    return setting if setting is not None and setting.value > 0 else None
 
 
 def from_text(text: str, source: str) -> Config:
@@ -214,7 +271,9 @@ def from_command_line(text: str, source: str) -> Config:
         if len(line) > 20_000:
             continue
         if "--" in line:
-            values |= {name: value.strip("\"'`") for name, value in _FLAG.findall(line) if value}
+            # A flag alone is a switch that is on.
+            flags = _FLAG.findall(line)
+            values |= {name: value.strip("\"'`") if value else True for name, value in flags}
         if "=" in line:
             values |= {name: value.strip("\"'`") for name, value in _OVERRIDE.findall(line)}
     return Config.of(values, source)

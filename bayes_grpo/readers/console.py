@@ -127,20 +127,27 @@ def _excerpts(path: Path) -> list[str]:
 
 
 def _preamble(path: Path, console: Console) -> str:
-    """Return the text before the first row of metrics, where configurations are printed."""
+    """Return the text before the first row of metrics, where configurations are printed.
+
+    A row that takes several lines may leave its own lines in the text.
+    """
     marks = [mark.encode() for mark in console.marks]
     kept: list[bytes] = []
-    size = 0
-    for block in blocks(path):
-        end = len(block)
-        for line in marked(block, marks):
-            if next(iter(console.rows([cleaned(line)])), None) is not None:
-                end = block.find(line)
-                break
-        kept.append(block[:end])
-        size += end
-        if end < len(block) or size > _PREAMBLE:
-            break
+    ends: list[int] = []
+
+    def lines() -> Iterator[str]:
+        for block in blocks(path):
+            kept.append(block)
+            ends.append(0)
+            for line in marked(block, marks):
+                ends[-1] = max(block.find(line, ends[-1]), ends[-1])
+                yield cleaned(line)
+            ends[-1] = len(block)
+            if sum(ends) > _PREAMBLE:
+                return
+
+    next(console.rows(lines()), None)
+    kept = [block[:end] for block, end in zip(kept, ends, strict=True)]
     text = b"".join(kept)[:_PREAMBLE]
     return "\n".join(cleaned(line) for line in text.split(b"\n"))
 

@@ -8,7 +8,7 @@ import pandas as pd
 from bayes_grpo.columns import CANONICAL
 from bayes_grpo.readers import trl
 from bayes_grpo.readers.config import literal
-from bayes_grpo.readers.protocol import Adjusted, Console, Row, Trainer, spelled
+from bayes_grpo.readers.protocol import Adjusted, Console, Known, Row, Trainer, spelled
 from bayes_grpo.readers.records import missing
 from bayes_grpo.settings import Setting
 
@@ -19,13 +19,15 @@ _CLOCK = ("elapsed_time", "remaining_time", "percentage")
 _EVALUATION = ("eval_", "eval/")
 
 
-def adjust(table: pd.DataFrame) -> Adjusted:
+def adjust(table: pd.DataFrame, known: Known) -> Adjusted:
     """Read the counter, tell evaluations from training, and drop the closing rows.
 
     Parameters
     ----------
     table
         Rows with canonical names.
+    known
+        What is known so far.
 
     Returns
     -------

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 import pandas as pd
 
 from bayes_grpo.readers.config import Config
-from bayes_grpo.readers.protocol import Adjusted, Console, Row, Trainer, spelled
+from bayes_grpo.readers.protocol import Adjusted, Console, Known, Row, Trainer, spelled
 from bayes_grpo.readers.records import missing, number_or_nan
 from bayes_grpo.settings import Setting
 
@@ -61,13 +61,15 @@ def settings(config: Config) -> dict[str, Setting]:
     return {name: setting for name, setting in found.items() if setting is not None}
 
 
-def adjust(table: pd.DataFrame) -> Adjusted:
+def adjust(table: pd.DataFrame, known: Known) -> Adjusted:
     """Make the fraction of prompts without contrast of what is left of the batch.
 
     Parameters
     ----------
     table
         Rows with canonical names.
+    known
+        What is known so far.
 
     Returns
     -------

@@ -1,7 +1,7 @@
 """prime-rl: metrics of the orchestrator and of the trainer, apart from one another."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,7 @@ import pandas as pd
 from bayes_grpo.errors import InputError
 from bayes_grpo.readers.config import Config
 from bayes_grpo.readers.joining import gathered, owners_by_step, with_file_beside
-from bayes_grpo.readers.protocol import Adjusted, Console, Records, Row, Trainer, spelled
+from bayes_grpo.readers.protocol import Adjusted, Console, Known, Records, Row, Trainer, spelled
 from bayes_grpo.readers.records import number_or_nan
 from bayes_grpo.settings import Setting
 
@@ -77,7 +77,7 @@ def settings(config: Config) -> dict[str, Setting]:
     return {name: setting for name, setting in found.items() if setting is not None}
 
 
-def derive(table: pd.DataFrame, known: Mapping[str, Setting]) -> Adjusted:
+def adjust(table: pd.DataFrame, known: Known) -> Adjusted:
     """Find the reward, the lag, and the fraction of prompts without contrast.
 
     Parameters
@@ -85,7 +85,7 @@ def derive(table: pd.DataFrame, known: Mapping[str, Setting]) -> Adjusted:
     table
         Records with canonical names; those of the trainer have no reward.
     known
-        Settings known so far.
+        What is known so far.
 
     Returns
     -------
@@ -127,7 +127,11 @@ def derive(table: pd.DataFrame, known: Mapping[str, Setting]) -> Adjusted:
     old = _matching(table, _OF_2025) or "async_level" in table.columns
     if lag is not None:
         found["lag"] = lag
-    elif old and known["lag"].provenance == "default" and not _matching(table, r"train/agg/.+"):
+    elif (
+        old
+        and known.settings["lag"].provenance == "default"
+        and not _matching(table, r"train/agg/.+")
+    ):
         why = "not in the log: prime-rl's default max_async_level in 2025, its upper bound"
         found["lag"] = Setting(1, "default", why)
     return Adjusted(rows, found, tuple(notes))
@@ -229,7 +233,7 @@ PRIME_RL = Trainer(
         "lag": (8, "not in the log: prime-rl's default max_off_policy_steps, its upper bound"),
         "row_average": ("single", "prime-rl logs every step"),
     },
-    derive=derive,
+    adjust=adjust,
     beside=with_trainer,
     console=Console(marks=("SUCCESS", "| Time: "), rows=rows_of_console),
 )

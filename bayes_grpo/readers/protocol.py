@@ -63,13 +63,11 @@ class Trainer:
     defaults
         What holds where neither the log nor a configuration tells: name -> (value, why).
     adjust
-        Derives columns that need more than a name (a fraction from two counts, say). Takes and
-        returns the rows with canonical names; also returns settings and notes.
+        Derives columns and settings that need more than a name (a fraction from two counts, a lag
+        from a staleness in steps). Takes the rows with canonical names, and what is known so far;
+        the settings that it returns win over that.
     console
         How it prints; None if it does not.
-    derive
-        Like `adjust`, and called after it, for what needs the settings known so far as well (a
-        count of prompts made a fraction of them, say). Its settings win.
     beside
         Adds to the records of a file what the trainer left in other files; takes the path of the
         file.
@@ -80,15 +78,30 @@ class Trainer:
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     settings: Callable[[Config], dict[str, Setting]] = lambda config: {}
     defaults: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
-    adjust: Callable[[pd.DataFrame], "Adjusted"] | None = None
+    adjust: "Adjust | None" = None
     console: Console | None = None
-    derive: Callable[[pd.DataFrame, Mapping[str, Setting]], "Adjusted"] | None = None
     beside: Callable[[Path, "Records"], "Records"] | None = None
 
     def recognises(self, columns: Iterable[object]) -> bool:
         """Tell whether columns have this trainer's signature."""
         pattern = "|".join(f"(?:{own})" for own in self.signature)
         return bool(pattern) and any(re.fullmatch(pattern, spelled(name)) for name in columns)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a run before its rows are adjusted.
+
+    Parameters
+    ----------
+    config
+        Everything configured, in the log and beside it.
+    settings
+        Settings so far, those given by hand included.
+    """
+
+    config: Config = field(default_factory=Config)
+    settings: Mapping[str, Setting] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -108,6 +121,35 @@ class Adjusted:
     table: pd.DataFrame
     settings: Mapping[str, Setting] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+
+Adjust = Callable[[pd.DataFrame, Known], Adjusted]
+
+
+def in_turn(*steps: Adjust) -> Adjust:
+    """Make one adjustment of several, each of which sees what those before it found.
+
+    Parameters
+    ----------
+    *steps
+        Each as `Trainer.adjust`.
+
+    Returns
+    -------
+    callable
+        Later settings win.
+    """
+
+    def adjust(table: pd.DataFrame, known: Known) -> Adjusted:
+        found: dict[str, Setting] = {}
+        notes: tuple[str, ...] = ()
+        for step in steps:
+            done = step(table, Known(known.config, {**known.settings, **found}))
+            table, notes = done.table, (*notes, *done.notes)
+            found |= done.settings
+        return Adjusted(table, found, notes)
+
+    return adjust
 
 
 @dataclass(frozen=True)

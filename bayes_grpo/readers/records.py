@@ -68,6 +68,30 @@ def training_rows(frame: pd.DataFrame, canonical: Callable[[pd.DataFrame], Renam
     return rows, notes
 
 
+def without_prefix(frame: pd.DataFrame, prefix: str) -> pd.DataFrame:
+    """Take what a logger put in front of the names off again.
+
+    Parameters
+    ----------
+    frame
+        Any table.
+    prefix
+        For example ``"train/"``.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The same rows. A name that is there without the prefix already keeps it.
+    """
+    renames = {
+        name: str(name).removeprefix(prefix)
+        for name in frame.columns
+        if str(name).startswith(prefix)
+    }
+    taken = set(frame.columns)
+    return frame.rename(columns={old: new for old, new in renames.items() if new not in taken})
+
+
 def missing(column: pd.Series) -> pd.Series:
     """Tell which cells of a column hold nothing.
 

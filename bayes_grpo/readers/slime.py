@@ -9,7 +9,7 @@ import pandas as pd
 from bayes_grpo.errors import InputError
 from bayes_grpo.readers.config import Config, literal
 from bayes_grpo.readers.joining import DROPPED, gathered, owners_by_step
-from bayes_grpo.readers.protocol import Adjusted, Console, Row, Trainer, spelled
+from bayes_grpo.readers.protocol import Adjusted, Console, Known, Row, Trainer, spelled
 from bayes_grpo.readers.records import missing, number_or_nan
 from bayes_grpo.settings import Setting
 
@@ -75,7 +75,7 @@ def _updates(config: Config) -> Setting | None:
     return Setting(int(steps), "read", why)
 
 
-def derive(table: pd.DataFrame, known: Mapping[str, Setting]) -> Adjusted:
+def adjust(table: pd.DataFrame, known: Known) -> Adjusted:
     """Bring the records of each rollout onto one row.
 
     Parameters
@@ -84,7 +84,7 @@ def derive(table: pd.DataFrame, known: Mapping[str, Setting]) -> Adjusted:
         Records with canonical names: what was sampled has the number of the rollout, what was
         trained that of the training step, evaluations that of the rollout.
     known
-        Settings known so far.
+        What is known so far.
 
     Returns
     -------
@@ -119,9 +119,9 @@ def derive(table: pd.DataFrame, known: Mapping[str, Setting]) -> Adjusted:
     if "eval_reward" in table.columns:
         idle &= missing(table["eval_reward"]).to_numpy()
     owners[idle] = DROPPED  # sampled, but not trained on as far as the log goes
-    found, notes = _counted_updates(table, owners, training, known)
+    found, notes = _counted_updates(table, owners, training, known.settings)
     rows = gathered(table, owners)
-    rows, of_counts = _with_zero_std(rows, known)
+    rows, of_counts = _with_zero_std(rows, known.settings)
     rows = rows.drop(columns=[names[n] for n in ("train/step", "eval/step") if n in names])
     return Adjusted(rows, found, (*notes, *of_counts))
 
@@ -233,6 +233,6 @@ SLIME = Trainer(
         "momentum": (0.9, "not in the log: slime's default, Megatron's adam_beta1"),
         "row_average": ("single", "slime logs every rollout"),
     },
-    derive=derive,
+    adjust=adjust,
     console=Console(marks=("'rollout/", "'train/", "'eval/"), rows=rows_of_console, closed=True),
 )

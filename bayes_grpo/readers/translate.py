@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import pandas as pd
 from bayes_grpo.columns import CANONICAL, candidates
 from bayes_grpo.readers.config import Config
 from bayes_grpo.readers.plain import settings_in_columns
-from bayes_grpo.readers.protocol import Adjusted, Parsed, Records, Trainer, spelled
+from bayes_grpo.readers.protocol import Adjusted, Known, Parsed, Records, Trainer, spelled
 from bayes_grpo.readers.records import missing, number_or_nan, training_rows
 from bayes_grpo.settings import Setting
 from bayes_grpo.table import require_reward
@@ -48,7 +47,6 @@ def translate(
         If there is no reward.
     """
     rows, notes = training_rows(records.table, lambda frame: canonical(frame, trainer))
-    adjusted = Adjusted(rows) if trainer.adjust is None else trainer.adjust(rows)
     settings: dict[str, Setting] = {
         name: Setting(value, "default", why) for name, (value, why) in trainer.defaults.items()
     }
@@ -57,19 +55,18 @@ def translate(
     settings |= trainer.settings(config)
     repeated, varying = settings_in_columns(records.table)
     settings |= repeated
+    adjusted = Adjusted(rows)
+    if trainer.adjust is not None:
+        by_hand = {name: Setting(value, "given") for name, value in (given or {}).items()}
+        known = Known(config, {**settings, **records.settings, **by_hand})
+        adjusted = trainer.adjust(rows, known)
     settings |= adjusted.settings
     settings |= records.settings
-    if trainer.derive is not None:
-        by_hand = {name: Setting(value, "given") for name, value in (given or {}).items()}
-        derived = trainer.derive(adjusted.table, settings | by_hand)
-        settings |= derived.settings
-        adjusted = replace(derived, notes=(*adjusted.notes, *derived.notes))
     window = "row_average" in settings and settings["row_average"].value == "window"
     table, joined = join_evaluations(adjusted.table, window)
     require_reward(table)
-    return Parsed(
-        table, settings, (*records.notes, *notes, *varying, *adjusted.notes, *joined), records.label
-    )
+    said = (*records.notes, *notes, *varying, *adjusted.notes, *joined)
+    return Parsed(table, settings, said, records.label)
 
 
 def canonical(frame: pd.DataFrame, trainer: Trainer) -> tuple[pd.DataFrame, tuple[str, ...]]:
@@ -87,7 +84,7 @@ def canonical(frame: pd.DataFrame, trainer: Trainer) -> tuple[pd.DataFrame, tupl
     frame : pandas.DataFrame
         The same rows. Components of the reward are called ``rewards/<function>``.
     notes : tuple of str
-        Which column the reward was taken from.
+        Which column the reward was taken from, and of several evaluations, which one.
     """
     filled = [name for name in frame.columns if not missing(frame[name]).all()]
     renames: dict[Any, str] = {}
@@ -99,10 +96,10 @@ def canonical(frame: pd.DataFrame, trainer: Trainer) -> tuple[pd.DataFrame, tupl
         if not found or found[0] == name:
             continue
         renames[found[0]] = name
-        if name == "reward":
+        if name == "reward" or (name == "eval_reward" and found[1:]):
             others = ", ".join(f"'{other}'" for other in found[1:])
             notes.append(
-                f"reward taken from column '{found[0]}'" + (f", not {others}" if others else "")
+                f"{name} taken from column '{found[0]}'" + (f", not {others}" if others else "")
             )
     for column in frame.columns:
         component = _COMPONENT.fullmatch(spelled(column))

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from bayes_grpo.readers.config import Config, as_number, literal
-from bayes_grpo.readers.protocol import Adjusted, Console, Row, Trainer
+from bayes_grpo.readers.protocol import Adjusted, Console, Known, Row, Trainer
 from bayes_grpo.readers.records import missing
 from bayes_grpo.settings import Setting
 
@@ -117,13 +117,15 @@ def _prompts(config: Config) -> Setting | None:
     return Setting(int(prompts), provenance, why)  # type: ignore[arg-type]
 
 
-def adjust(table: pd.DataFrame) -> Adjusted:
+def adjust(table: pd.DataFrame, known: Known) -> Adjusted:
     """Rebuild the steps of a console log, and note what the rows tell.
 
     Parameters
     ----------
     table
         Rows with canonical names.
+    known
+        What is known so far.
 
     Returns
     -------
