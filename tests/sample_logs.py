@@ -67,6 +67,66 @@ def _verl_console():
     return "\n".join(["{'actor_rollout_ref': {'rollout': {'n': 8}},", " 'x': 1}", *lines, ""])
 
 
+def _html():
+    names = ["Step", "Training Loss", "reward", "reward_std", "completions / mean_length", "kl"]
+    names.append("rewards / correctness / mean")
+    head = "".join(f"      <th>{name}</th>\n" for name in names)
+    rows = "".join(
+        "    <tr>\n"
+        + "".join(f"      <td>{v}</td>\n" for v in (k, "0.000100", r, 0.1, "120.500000", 0.01, r))
+        + "    </tr>\n"
+        for k, r in _rows()
+    )
+    bar = "<progress value='14' max='90'></progress>\n      [14/90 1:30:34, Epoch 0/1]"
+    return f"""
+    <div>
+      {bar}
+    </div>
+    <table border="1" class="dataframe">
+  <thead>
+ <tr style="text-align: left;">
+{head}    </tr>
+  </thead>
+  <tbody>
+{rows}  </tbody>
+</table><p>
+"""
+
+
+def _markdown():
+    rows = "".join(f"| {k} | 0.0001 | {r} | 0.1 | 120.5 |\n" for k, r in _rows())
+    return f"""### My reward does not move
+
+This is what I see:
+
+| Step | Training Loss | reward | reward_std | completion_length |
+|------|:-------------:|-------:|------------|-------------------|
+{rows}
+What is wrong?
+"""
+
+
+def _notebook():
+    code = (
+        "args = GRPOConfig(\n    learning_rate = 5e-6,\n    num_generations = 6, # less if OOM\n)"
+    )
+    output = {"output_type": "display_data", "data": {"text/html": _html().splitlines(True)}}
+    cells = [
+        {"cell_type": "markdown", "source": ["# GRPO"]},
+        {"cell_type": "code", "source": code.splitlines(True), "outputs": []},
+        {"cell_type": "code", "source": ["trainer.train()"], "outputs": [output]},
+    ]
+    return json.dumps({"cells": cells, "nbformat": 4, "nbformat_minor": 5}, indent=1)
+
+
+def _chart():
+    lines = ['"Step","a - b - reward","a - b - reward__MIN","a - b - reward__MAX"']
+    lines += [f'"{k}","{r}","{r}","{r}"' for k, r in _rows()]
+    return "\n".join(lines) + "\n"
+
+
+HTML, MARKDOWN, NOTEBOOK = _html(), _markdown(), _notebook()
+
 SAMPLES = {
     "trainer_state": _state(),
     "trl console": _trl_console(),
@@ -76,4 +136,8 @@ SAMPLES = {
     "csv": _csv(),
     "pairs": _pairs(),
     "verl console": _verl_console(),
+    "html": HTML,
+    "markdown": MARKDOWN,
+    "notebook": NOTEBOOK,
+    "chart": _chart(),
 }

@@ -52,7 +52,8 @@ def test_cut_at_any_byte(tmp_path, form):
             sure = len(run) - (not data[:end].endswith(b"\n"))
             assert run.table["reward"].tolist()[:sure] == REWARDS[:sure]
             assert run.table["step"].tolist()[:sure] == list(range(1, sure + 1))
-    assert longest >= ROWS - 2 or form == "json columns"
+    # These are one JSON object, which nobody writes while a training goes on.
+    assert longest >= ROWS - 2 or form in ("json columns", "notebook")
 
 
 def mutated(data, rng):

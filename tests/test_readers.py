@@ -262,7 +262,7 @@ def test_group_size_that_varies_is_not_read(tmp_path):
         (" \n\n", "file is empty"),
         (b"\x00\x01\x02\xff" * 50, "a binary file"),
         ("hello world\nthis is a log\n", "no reader knows this format .tried trainer_state"),
-        ("<html><table></table></html>", "no reader knows this format"),
+        ("<html><table></table></html>", "found no table with a reward column"),
         ('{"step": 1,\n "log_history": [\n', "line 3, column 1: broken JSON"),
         ('{"step": 1, "reward": 0.1}\n{"step": 2, "rew\n{"step": 3}\n', "line 2: broken JSON"),
         ('{"step": 1, "reward": 0.1}\n[2]\n', "line 2: found list"),

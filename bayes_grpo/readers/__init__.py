@@ -12,28 +12,39 @@ from typing import Any
 from bayes_grpo.errors import InputError
 from bayes_grpo.readers.beside import CONFIG_FILES, configs_beside
 from bayes_grpo.readers.console import ConsoleLog
+from bayes_grpo.readers.html import HtmlPage, MarkdownPage
 from bayes_grpo.readers.inference import infer
+from bayes_grpo.readers.notebook import Notebook
 from bayes_grpo.readers.plain import PLAIN
 from bayes_grpo.readers.protocol import Format, Parsed, Records
 from bayes_grpo.readers.segments import Segments, check_segments, segmented
 from bayes_grpo.readers.state import TRAINER_STATE
 from bayes_grpo.readers.tables import CSV, JSON, JSON_LINES
+from bayes_grpo.readers.tensorboard import EVENT_FILES, EVENTS_NAME, is_events_file
 from bayes_grpo.readers.text import is_binary, read_head
 from bayes_grpo.readers.trainers import TRAINERS, trainer_of
 from bayes_grpo.readers.translate import translate
+from bayes_grpo.readers.wandb import WandbChart
 from bayes_grpo.run import Run
 from bayes_grpo.settings import Settings
 
 __all__ = ["FORMATS", "TRAINERS", "SkippedLogWarning", "read_run", "read_runs"]
 
+_CONSOLE = ConsoleLog([*TRAINERS, PLAIN])
+
 # Asked in this order; the first that knows the file reads it. A console log may hold anything, so
 # it comes last.
 FORMATS: tuple[Format, ...] = (
     TRAINER_STATE,
+    EVENT_FILES,
+    Notebook(_CONSOLE),
     JSON_LINES,
     JSON,
+    HtmlPage(_CONSOLE),
+    MarkdownPage(),
+    WandbChart(),
     CSV,
-    ConsoleLog([*TRAINERS, PLAIN]),
+    _CONSOLE,
 )
 
 _STATE = "trainer_state.json"
@@ -184,7 +195,20 @@ def _logs_in(folder: Path) -> list[Path]:
             files += _logs_in_or_none(entry)
     if not files:
         raise InputError(f"{folder}: the folder holds no log: expected files, or the output of TRL")
-    return files
+    return _one_of_events(files)
+
+
+def _one_of_events(files: list[Path]) -> list[Path]:
+    """Keep one event file of each folder: its reader takes those beside it, too."""
+    kept: list[Path] = []
+    folders: set[Path] = set()
+    for file in files:
+        events = EVENTS_NAME in file.name and is_events_file(file)
+        if not events or file.parent not in folders:
+            kept.append(file)
+        if events:
+            folders.add(file.parent)
+    return kept
 
 
 def _logs_in_or_none(folder: Path) -> list[Path]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bayes_grpo.errors import InputError
-from bayes_grpo.readers.config import Config, from_yaml
+from bayes_grpo.readers.config import Config, from_command_line, from_yaml
 
 # Where trainers and loggers put their configuration, seen from the folder of the log.
 # training_args.bin, a pickle, is never opened.
@@ -18,14 +18,17 @@ _NAMES = (
     ".hydra/overrides.yaml",
     "hparams.yaml",
     "files/config.yaml",
+    "wandb-metadata.json",  # the command line
     *(  # prime-rl
         f"{folder}{name}.toml"
         for folder in ("", "configs/", "control/")
         for name in ("orchestrator", "orch", "trainer", "rl")
     ),
 )
-CONFIG_FILES = frozenset(name.rpartition("/")[2] for name in _NAMES)
-"""Names of files in a folder of logs that are configurations, not logs."""
+CONFIG_FILES = frozenset(
+    [*(name.rpartition("/")[2] for name in _NAMES), "wandb-summary.json", "requirements.txt"]
+)
+"""Names of files in a folder of logs that are configurations and the like, not logs."""
 
 _UP = 2
 _INNER = ("checkpoint-", "files", "runs", "run_", "orchestrator", "trainer", "v")
@@ -65,6 +68,10 @@ def configs_beside(path: Path) -> tuple[Config, tuple[str, ...]]:
 
 def _read(file: Path, name: str) -> Config:
     text = file.read_text(encoding="utf-8")
+    if name == "wandb-metadata.json":
+        arguments = from_yaml(text, name).find("args")
+        words = arguments.value if arguments and isinstance(arguments.value, list) else []
+        return from_command_line(" ".join(map(str, words)), f"command line in {name}")
     if file.suffix == ".toml":
         import tomllib
 

@@ -46,7 +46,7 @@ class ConsoleLog:
         """Read the file; a counter that starts anew is sorted out later."""
         trainer = self._trainer(path, "")
         if trainer is None or trainer.console is None:
-            raise InputError(f"no {self.looks_for} in it")
+            raise InputError(f"found no {self.looks_for}")
         lines = marked_lines(path, trainer.console.marks, trainer.console.closed)
         table = _table(trainer.console.rows(lines))
         if trainer.name == "" and "step" in table.columns:

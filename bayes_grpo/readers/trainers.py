@@ -14,6 +14,7 @@ from bayes_grpo.readers.retrain import RETRAIN
 from bayes_grpo.readers.skyrl import SKYRL
 from bayes_grpo.readers.slime import SLIME
 from bayes_grpo.readers.trl import TRL
+from bayes_grpo.readers.unsloth import UNSLOTH
 from bayes_grpo.readers.verl import VERL
 
 TRAINERS: tuple[Trainer, ...] = (
@@ -27,6 +28,7 @@ TRAINERS: tuple[Trainer, ...] = (
     OPEN_INSTRUCT,
     RETRAIN,
     MS_SWIFT,  # a TRL underneath
+    UNSLOTH,  # another one
     TRL,
 )
 """The first whose signature a log has is taken for its trainer."""
