@@ -170,7 +170,7 @@ def fit_one(run: Run, folder: Path, plan: Plan, report: Report, brief: bool) -> 
         _introduce(run, plan, report)
     try:
         done = _fit(run, plan, plan.horizon, report)
-        with _writing(folder):
+        with writing(folder):
             files = write_results(done, folder, plan.horizon)
     except InputError as error:
         report.error(str(error.at(run.source or run.name)))
@@ -221,7 +221,7 @@ def write_forecast(
     table = done.forecast(outlook.last_forecast_step(done, horizon) - last, kind=kind)  # type: ignore[arg-type]
     if out is not None:
         check_folder(out.parent)
-        with _writing(out):
+        with writing(out):
             if out.suffix == ".png":
                 write_picture(done, out, horizon)
             else:
@@ -231,7 +231,7 @@ def write_forecast(
         return
     what = "logged rows" if kind == "observed" else "reward without sampling noise"
     report.say(f"{done.run.name}, {done.model.name}: forecast of the {what}")
-    report.say("\n".join(_columns(_forecast_rows(table))))
+    report.say("\n".join(columns(_forecast_rows(table))))
     report.say(f"\n{_paragraph(done)}\n\n{_sampling_line(done)}")
     if out is not None:
         report.say(f"written to {out}")
@@ -247,7 +247,7 @@ def describe(done: Fit) -> list[str]:
         between = f"{outlook.number(row['5%'])} to {outlook.number(row['95%'])}"
         unit = "" if row["unit"] == "1" else row["unit"]
         rows.append((str(name), outlook.number(row["50%"]), between, unit))
-    return [*lines, "", *_columns(rows), "", _paragraph(done), "", _sampling_line(done)]
+    return [*lines, "", *columns(rows), "", _paragraph(done), "", _sampling_line(done)]
 
 
 def _paragraph(done: Fit) -> str:
@@ -289,7 +289,7 @@ def _forecast_rows(table: Any, most: int = 12) -> list[tuple[str, ...]]:
     return rows
 
 
-def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Lay rows out in columns; the second, of numbers, to the right."""
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     lines = []
@@ -319,7 +319,7 @@ def _warnings_as_lines() -> Iterator[None]:
 
 
 @contextmanager
-def _writing(place: Path) -> Iterator[None]:
+def writing(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
