@@ -86,9 +86,7 @@ def _defaults(settings: Settings) -> str:
     lag = "lag" if settings.lag_pattern == "constant" else "refresh_interval"
     names = ("momentum", "momentum_convention", "lag_pattern", lag)
     defaults = [
-        f"{name}={settings[name].value}"
-        for name in names
-        if settings[name].provenance == "default"
+        f"{name}={settings[name].value}" for name in names if settings[name].provenance == "default"
     ]
     words = []
     if defaults:
@@ -126,9 +124,7 @@ def _model(fit: Fit) -> str:
     if fit.model.priors["relaxation_time"].fixed:
         return f"relaxation_time is fixed in the model's file: {relaxation}, not from the data"
     if fit.model.trajectory == "exponential":
-        return (
-            f"{relaxation}; so do both probabilities: the exponential itself cannot oscillate"
-        )
+        return f"{relaxation}; so do both probabilities: the exponential itself cannot oscillate"
     if fit.model.trajectory == "oscillator":
         return (
             f"{relaxation}, and so do P(unstable) and all limits (a fitted oscillator never "

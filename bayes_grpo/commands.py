@@ -320,6 +320,7 @@ def _warnings_as_lines() -> Iterator[None]:
 
 @contextmanager
 def writing(place: Path) -> Iterator[None]:
+    """Turn an error of the file system into an `InputError` that names the place."""
     try:
         yield
     except OSError as error:

@@ -104,9 +104,7 @@ def damping(momentum: Any, stiffness: Any, refresh_interval: Any) -> Any:
     return 1 - np.asarray(momentum) - np.asarray(stiffness) * refresh_interval
 
 
-def mass(
-    momentum: Any, stiffness: Any, refresh_interval: Any, order: Literal[1, 2] = 2
-) -> Any:
+def mass(momentum: Any, stiffness: Any, refresh_interval: Any, order: Literal[1, 2] = 2) -> Any:
     """Mass m: ``momentum`` to first order, ``(1 + momentum + k K_ref^2) / 2`` to second.
 
     The second is the second-order term of ``(e^s - 1) - momentum (1 - e^-s) + k e^(-K_ref s)``,

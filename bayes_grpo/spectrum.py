@@ -229,9 +229,7 @@ def is_oscillatory(
     return np.asarray(pull) > oscillation_pull(momentum, refresh_interval, lag)
 
 
-def regime(
-    momentum: Any, pull: Any, refresh_interval: Any = 1, lag: LagPattern = "hold"
-) -> Any:
+def regime(momentum: Any, pull: Any, refresh_interval: Any = 1, lag: LagPattern = "hold") -> Any:
     """Name the regime of the mean dynamics.
 
     Parameters

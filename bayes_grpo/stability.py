@@ -6,9 +6,9 @@ answer says so.
 """
 
 import html
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from math import log
 from statistics import NormalDist
 from typing import Any
@@ -21,6 +21,7 @@ from bayes_grpo.caveats import caveats
 from bayes_grpo.convergence import Convergence
 from bayes_grpo.errors import InputError
 from bayes_grpo.fit import Fit
+from bayes_grpo.limits import limits
 from bayes_grpo.outlook import Interval, number
 from bayes_grpo.reduction import curvature as curvature_of
 from bayes_grpo.reduction import staleness, stiffness
@@ -40,12 +41,6 @@ POINTS = 4000
 
 FEWEST_DRAWS = 10
 """Fewest values that are taken for draws of a curvature."""
-
-CRITERIA: Mapping[str, Callable[..., Any]] = {
-    "stable": spectrum.divergence_pull,
-    "no oscillation": spectrum.oscillation_pull,
-}
-"""What a limit keeps up, and the exact pull at which it ends."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -148,7 +143,9 @@ class Stability:
     @property
     def p_unstable(self) -> float:
         """Probability that the mean reward diverges, by the exact threshold."""
-        return float(np.mean(self.pull > self._threshold("stable")))
+        s = self.settings
+        end = spectrum.divergence_pull(s.momentum, self.refresh_interval, s.lag_pattern)
+        return float(np.mean(self.pull > end))
 
     @property
     def p_beyond_rule(self) -> float:
@@ -180,28 +177,10 @@ class Stability:
             interval or lag, that of the run, at which ``learning_rate`` is the largest peak
             learning rate, and ``relative`` that over the run's.
         """
-        # Strictly less than the level of the draws lie above this one.
-        high = float(np.quantile(self.pull, 1 - self.level, method="higher"))
-        rows = []
-        for pattern in spectrum.PATTERNS:
-            least = 0 if pattern == "constant" else 1
-            at = self.refresh_interval if pattern == self.lag_pattern else self._other_interval
-            for keeps, threshold in CRITERIA.items():
-
-                limit = partial(threshold, self.settings.momentum, lag=pattern)
-                longest = _largest(lambda n, limit=limit: limit(n) > high, least)
-                relative = float(limit(at)) / high
-                rows.append(
-                    {
-                        "lag_pattern": pattern,
-                        "keeps": keeps,
-                        "longest": np.nan if longest is None else longest,
-                        "at": at,
-                        "learning_rate": relative * self.settings.learning_rate,
-                        "relative": relative,
-                    }
-                )
-        return pd.DataFrame(rows).set_index(["lag_pattern", "keeps"])
+        s, interval = self.settings, self.refresh_interval
+        # A run of the other pattern is asked at the same number of updates.
+        at = dict.fromkeys(spectrum.PATTERNS, max(1, interval)) | {self.lag_pattern: interval}
+        return limits(self.pull, s.momentum, self.level, s.learning_rate, at)
 
     def summary(self) -> pd.DataFrame:
         """Posterior of staleness and stability.
@@ -307,15 +286,6 @@ class Stability:
         )  # fmt: skip
         return f"{head}{''.join(tables)}<ul>{items}</ul>"
 
-    def _threshold(self, keeps: str) -> float:
-        s = self.settings
-        return float(CRITERIA[keeps](s.momentum, self.refresh_interval, s.lag_pattern))
-
-    @property
-    def _other_interval(self) -> int:
-        """Interval at which the pattern that the run does not have is asked for a learning rate."""
-        return max(1, self.refresh_interval)
-
     def _interval_in_words(self) -> str:
         updates = self.refresh_interval
         many = "update" if updates == 1 else "updates"
@@ -324,9 +294,7 @@ class Stability:
         return f"a refresh interval of {updates} {many}"
 
 
-def stability(
-    fit: Fit, *, level: float = 0.05, curvature: Any = None
-) -> Stability:
+def stability(fit: Fit, *, level: float = 0.05, curvature: Any = None) -> Stability:
     """Hold the curvature of a run against the exact limits of stale sampling.
 
     The curvature is ``1 / (eta tau_0)`` (ema) with ``tau_0`` the relaxation time without lag: that
@@ -428,16 +396,3 @@ def _given_curvature(given: Any) -> np.ndarray:
 def _short(value: Any) -> str:
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _largest(fits: Callable[[int], bool], least: int) -> int | None:
-    """Largest whole number that fits, where every smaller one does; None if the least does not."""
-    if not fits(least):
-        return None
-    low, high = least, max(1, least)
-    while fits(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low

@@ -91,9 +91,9 @@ def plot_stability(
         [here], [1.0],
         yerr=[[1 - pull.low / pull.median], [pull.high / pull.median - 1]],
         color=style.INK, marker="o", markersize=6, linewidth=1.8, capsize=4, zorder=5,
-        label="this run (curvature, 90 %)",
+        label=_label(answer.lag_pattern, pattern),
     )  # fmt: skip
-    _axes(ax, answer, pattern, (1 / 1.12, float(n[-1])), (float(bottom), top))
+    _axes(ax, answer, pattern, (1 / 1.3, float(n[-1])), (float(bottom), top))
     _names(ax, n, onset, end, (float(bottom), top))
     style.head(
         ax,
@@ -114,6 +114,13 @@ def _span(momentum: float, pattern: LagPattern, pull: float, here: int) -> int:
     while span < LONGEST and divergence_pull(momentum, span, pattern) > pull / 3:
         span *= 2
     return span
+
+
+def _label(own: str, drawn: str) -> str:
+    if own == drawn:
+        return "this run (curvature, 90 %)"
+    instead = "a constant lag" if drawn == "constant" else "hold and refresh"
+    return f"this run, if it had {instead} (90 %)"
 
 
 def _axes(
@@ -167,5 +174,6 @@ def _names(
                 va="center",
                 fontsize=10,
                 color=style.INK,
+                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.5, "pad": 1.5},
                 zorder=4,
             )
