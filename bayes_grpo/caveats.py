@@ -22,14 +22,14 @@ ELSEWHERE = (
 
 TAUTOLOGY = (
     "no oscillation is clearly visible, so the curvature is read off a relaxation time that was "
-    "itself measured at this lag: staleness < 1 then comes out whatever the truth, and the margin "
-    f"is no evidence. {ELSEWHERE}"
+    "itself measured at this lag: an overdamped curve reads as staleness < 1 whatever the truth, "
+    f"and the margin is no evidence. {ELSEWHERE}"
 )
 
 ON_POLICY_TAUTOLOGY = (
     "no oscillation is clearly visible and this run has no lag, so nothing in it shows what lag "
-    "does: staleness < 1 comes out whatever the truth, and the limits only extrapolate a linear "
-    f"theory from one relaxation time. {ELSEWHERE}"
+    "does: an overdamped curve reads as staleness < 1 whatever the truth, and the limits only "
+    f"extrapolate a linear theory from one relaxation time. {ELSEWHERE}"
 )
 
 
@@ -120,7 +120,7 @@ def _necessary(settings: Settings) -> str:
 
 
 def _model(fit: Fit) -> str:
-    relaxation = "the curvature follows from the relaxation time, momentum and lag"
+    relaxation = "the curvature follows from the relaxation time, by the run's settings"
     if fit.model.priors["relaxation_time"].fixed:
         return f"relaxation_time is fixed in the model's file: {relaxation}, not from the data"
     if fit.model.trajectory == "exponential":
@@ -128,7 +128,8 @@ def _model(fit: Fit) -> str:
     if fit.model.trajectory == "oscillator":
         return (
             f"{relaxation}, and so do P(unstable) and all limits (a fitted oscillator never "
-            "diverges); P(oscillatory) is of the curve itself, whose inertia is free of them"
+            "diverges); P(oscillatory) is of the curve itself, whose inertia is free of them. With "
+            "a lag, 'closed_form' is exact"
         )
     return f"{relaxation}, and so do both probabilities"
 

@@ -41,8 +41,8 @@ def limits(
     Returns
     -------
     pandas.DataFrame
-        Indexed by ``lag_pattern`` and ``keeps``, columns ``longest`` (updates, NaN if none), ``at``,
-        ``learning_rate`` and ``relative``, the latter over the run's.
+        Indexed by ``lag_pattern`` and ``keeps``; columns ``longest`` (updates, NaN if none),
+        ``at``, ``learning_rate`` and ``relative``, which is that over the run's.
     """
     # Strictly less than the level of the draws lie above this one.
     high = float(np.quantile(pull, 1 - level, method="higher"))

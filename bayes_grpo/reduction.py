@@ -21,7 +21,6 @@ from bayes_grpo.spectrum import is_oscillatory as is_oscillatory
 from bayes_grpo.spectrum import oscillation_pull as oscillation_pull
 from bayes_grpo.spectrum import oscillation_staleness as oscillation_staleness
 from bayes_grpo.spectrum import regime as regime
-from bayes_grpo.spectrum import relaxation_shift as relaxation_shift
 from bayes_grpo.spectrum import slowest_mode as slowest_mode
 from bayes_grpo.spectrum import spectral_radius as spectral_radius
 

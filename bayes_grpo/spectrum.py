@@ -163,31 +163,6 @@ def oscillation_pull(momentum: Any, refresh_interval: Any, lag: LagPattern = "ho
     return _per_update(oscillation_staleness, momentum, refresh_interval, lag)
 
 
-def relaxation_shift(momentum: Any, refresh_interval: Any, lag: LagPattern = "hold") -> Any:
-    """Updates by which stale sampling shortens the relaxation time that a curve shows.
-
-    The ratio of friction to stiffness of the dynamics is ``relaxation_time - shift``, with
-    ``relaxation_time = (1 - momentum) / pull`` the one without lag.  Both are exact: under hold
-    ``(b - n M) / (1 - M)``, from the trace and determinant of the map; under a constant lag the
-    lag itself, from the characteristic function's first derivative.
-
-    Parameters
-    ----------
-    momentum, refresh_interval, lag
-        As for `divergence_staleness`; a constant lag may be 0.
-
-    Returns
-    -------
-    float or ndarray
-        In optimizer updates.
-    """
-    mu, n = _checked(momentum, refresh_interval, lag, least=0 if lag == "constant" else 1)
-    if lag == "constant":
-        return (n + 0 * mu)[()]
-    kept, forgotten, carried = _block(mu, n)
-    return (np.where(n > 1, carried - n * kept, 0.0) / forgotten)[()]
-
-
 def exact_damping_ratio(
     momentum: Any, pull: Any, refresh_interval: Any = 1, lag: LagPattern = "hold"
 ) -> Any:
@@ -316,7 +291,7 @@ def _hold_divergence(mu: np.ndarray, n: np.ndarray) -> np.ndarray:
     kept, forgotten, carried = _block(mu, n)
     # At one update, or without momentum, nothing of the lag is left: no pair of roots to escape.
     lagging = np.where((n > 1) & (mu > 0), carried - n * kept, 0.0)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         escape = np.where(lagging > 0, n * forgotten / np.maximum(lagging, 0), np.inf)
     flip = 2 * n * (1 + kept) / (n * (1 + kept) - 2 * carried)
     return np.minimum(escape, flip)

@@ -297,9 +297,10 @@ class Stability:
 def stability(fit: Fit, *, level: float = 0.05, curvature: Any = None) -> Stability:
     """Hold the curvature of a run against the exact limits of stale sampling.
 
-    The curvature is ``1 / (eta tau_0)`` (ema) with ``tau_0`` the relaxation time without lag: that
-    of `closed_form` as it is; that of the oscillator and the exponential, which know no lag, plus
-    the `bayes_grpo.spectrum.relaxation_shift` of the run's momentum and lag.
+    The curvature is read off the relaxation time.  That is exact for `closed_form`, which has the
+    lag in its likelihood.  The oscillator and the exponential know no lag, but see rewards of the
+    stale policy: started at rest, their deviations from the plateau add up to the relaxation time
+    without lag, ``(1 - momentum) / pull``, under any lag, and that is what those curves measure.
 
     Parameters
     ----------
@@ -358,19 +359,14 @@ def stability(fit: Fit, *, level: float = 0.05, curvature: Any = None) -> Stabil
 
 
 def _fitted_curvature(fit: Fit) -> np.ndarray:
-    """Curvature from the relaxation time, with what the run's lag took off it added again."""
+    """Curvature from the relaxation time; raises `InputError` where the curve has none."""
     posterior, settings = fit.idata["posterior"], fit.run.settings
     if fit.model.trajectory not in CURVES or "relaxation_time" not in posterior:
         raise InputError(
             f"model '{fit.model.name}': its mean curve '{fit.model.trajectory}' has no stiffness "
             f"to judge stability by; fit one of {', '.join(CURVES)}, or give a curvature"
         )
-    updates = posterior["relaxation_time"].to_numpy().reshape(-1)
-    if fit.model.trajectory != "closed_form":
-        interval = settings.lag if settings.lag_pattern == "constant" else settings.refresh_interval
-        shift = spectrum.relaxation_shift(settings.momentum, interval, settings.lag_pattern)
-        updates = updates + shift
-    return np.asarray(curvature_of(updates, settings))
+    return np.asarray(curvature_of(posterior["relaxation_time"].to_numpy().reshape(-1), settings))
 
 
 def _given_curvature(given: Any) -> np.ndarray:
