@@ -101,7 +101,9 @@ def test_the_recursion_overshoots_beyond_the_onset(momentum, n, lag, convention)
     crossed = []
     for factor in (0.98, 1.02):
         scale = 1 - momentum if convention == "heavy_ball" else 1.0
-        rewards = path(momentum, 3000, n, lag, convention, 1e-6, factor * onset * scale / (1e-6 * n))
+        rewards = path(
+            momentum, 3000, n, lag, convention, 1e-6, factor * onset * scale / (1e-6 * n)
+        )
         crossed.append(bool((rewards[np.abs(rewards) > 1e-280] < 0).any()))
     assert crossed == [False, True]
 
@@ -178,9 +180,7 @@ def test_a_constant_lag_is_the_setting_lag(lag):
     ]
     matrix = np.delete(np.delete(np.array(columns).T, 2, 0), 2, 1)
     largest = np.abs(np.linalg.eigvals(matrix)).max()
-    assert reduction.spectral_radius(0.8, 0.03, lag, "constant") == pytest.approx(
-        largest, abs=1e-6
-    )
+    assert reduction.spectral_radius(0.8, 0.03, lag, "constant") == pytest.approx(largest, abs=1e-6)
 
 
 def test_no_lag_is_the_same_under_both_patterns():
