@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from bayes_grpo import reduction as reduction
     from bayes_grpo.convergence import ConvergenceWarning as ConvergenceWarning
     from bayes_grpo.errors import InputError as InputError
     from bayes_grpo.errors import ModelFileError as ModelFileError
@@ -24,11 +25,14 @@ if TYPE_CHECKING:
     from bayes_grpo.model import load_model as load_model
     from bayes_grpo.plots import plot_forecast as plot_forecast
     from bayes_grpo.plots import plot_ppc as plot_ppc
+    from bayes_grpo.plots import plot_stability as plot_stability
     from bayes_grpo.readers import read_run as read_run
     from bayes_grpo.readers import read_runs as read_runs
     from bayes_grpo.run import CautionWarning as CautionWarning
     from bayes_grpo.run import Run as Run
     from bayes_grpo.run import Settings as Settings
+    from bayes_grpo.stability import Stability as Stability
+    from bayes_grpo.stability import stability as stability
 
 # Public name -> module that holds it.
 _EXPORTS = {
@@ -40,6 +44,7 @@ _EXPORTS = {
     "ModelFileError": "bayes_grpo.errors",
     "Run": "bayes_grpo.run",
     "Settings": "bayes_grpo.run",
+    "Stability": "bayes_grpo.stability",
     "available_models": "bayes_grpo.model",
     "fit": "bayes_grpo.fit",
     "load_example": "bayes_grpo.examples",
@@ -47,11 +52,16 @@ _EXPORTS = {
     "load_model": "bayes_grpo.model",
     "plot_forecast": "bayes_grpo.plots",
     "plot_ppc": "bayes_grpo.plots",
+    "plot_stability": "bayes_grpo.plots",
     "read_run": "bayes_grpo.readers",
     "read_runs": "bayes_grpo.readers",
+    "stability": "bayes_grpo.stability",
 }
 
-__all__ = [*_EXPORTS, "__version__"]
+# Modules that are public by themselves.
+_MODULES = ("reduction",)
+
+__all__ = [*_EXPORTS, *_MODULES, "__version__"]
 
 
 class _Package(ModuleType):
@@ -72,6 +82,8 @@ sys.modules[__name__].__class__ = _Package
 
 def __getattr__(name: str) -> Any:
     """Load a public name from its module on first use (PEP 562)."""
+    if name in _MODULES:
+        return import_module(f"bayes_grpo.{name}")
     if name not in _EXPORTS:
         raise AttributeError(f"module 'bayes_grpo' has no attribute {name!r}")
     value = getattr(import_module(_EXPORTS[name]), name)

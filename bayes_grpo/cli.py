@@ -1,4 +1,4 @@
-"""The command ``bayes-grpo``: fit logs, forecast, list models.
+"""The command ``bayes-grpo``: fit logs, forecast, judge stability, list models.
 
 Exit status: 0 done, 2 bad input (one line on standard error), 3 sampling did not converge, 130
 stopped by Ctrl-C. JAX, ArviZ and matplotlib are imported inside the commands, so that ``--help``
@@ -245,17 +245,63 @@ def forecast(
 
     if out is not None and out.suffix not in (".csv", ".png"):
         raise InputError(f"{out}: unknown kind of output '{out.suffix}': expected .csv or .png")
-    context = click.get_current_context()
-    given = [
-        name
-        for name in options
-        if name != "horizon"
-        and context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
-    ]
+    given = _given(options)
     report = terminal.Report(as_json=as_json, quiet=quiet)
     plan = _plan(options)
     done = commands.fit_or_load(source, plan, given, report)
     commands.write_forecast(done, out, kind, plan.horizon, report)
+    return 0 if done.convergence.converged else NOT_CONVERGED
+
+
+@main.command()
+@click.argument("source", metavar="LOG|FIT.NC")
+@_options(*_SETTINGS, *_SAMPLING)
+@click.option(
+    "--curvature",
+    type=float,
+    nargs=2,
+    metavar="MEAN SD",
+    help="Curvature per unit learning rate, measured independently of this run.",
+)
+@click.option(
+    "--level",
+    type=float,
+    default=0.05,
+    show_default=True,
+    help="Probability of failure that is accepted.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write a .png, .csv or .json."
+)
+@_JSON
+@_QUIET
+def stability(
+    source: str,
+    curvature: tuple[float, float] | None,
+    level: float,
+    out: Path | None,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> int:
+    """Tell how stale the sampler of a run may be before the reward oscillates or diverges.
+
+    From a log or a saved fit. Where the run cannot tell, because it shows no oscillation, that is
+    said instead of a margin.
+    """
+    from bayes_grpo import commands, terminal
+    from bayes_grpo.commands_stability import write_stability
+
+    if out is not None and out.suffix not in (".png", ".csv", ".json"):
+        raise InputError(
+            f"{out}: unknown kind of output '{out.suffix}': expected .png, .csv or .json"
+        )
+    if not 0 < level < 1:
+        raise InputError(f"--level is {level}: expected a number between 0 and 1")
+    report = terminal.Report(as_json=as_json, quiet=quiet)
+    plan = _plan({**options, "horizon": None})
+    done = commands.fit_or_load(source, plan, _given(options), report)
+    write_stability(done, out, report, level=level, curvature=curvature)
     return 0 if done.convergence.converged else NOT_CONVERGED
 
 
@@ -278,6 +324,17 @@ def models(name: str | None, as_json: bool) -> None:
     width = max(map(len, known))
     for model, description in known.items():
         click.echo(f"{model.ljust(width)}  {description}")
+
+
+def _given(options: dict[str, Any]) -> list[str]:
+    """Options on how to read and fit that were given: a saved fit refuses them."""
+    context = click.get_current_context()
+    return [
+        name
+        for name in options
+        if name != "horizon"
+        and context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+    ]
 
 
 def _plan(options: dict[str, Any]) -> "Plan":

@@ -24,10 +24,14 @@ from bayes_grpo.model import Model, load_model
 from bayes_grpo.readers import read_runs
 from bayes_grpo.run import CautionWarning, Run
 from bayes_grpo.settings import Settings
-from bayes_grpo.terminal import Report, check_folder, warnings_as_lines, writing
-
-WIDTH = 96
-"""Characters of a line of prose."""
+from bayes_grpo.terminal import (
+    WIDTH,
+    Report,
+    check_folder,
+    columns,
+    warnings_as_lines,
+    writing,
+)
 
 _HDF5 = b"\x89HDF"
 
@@ -134,7 +138,7 @@ def write_forecast(
         return
     what = "logged rows" if kind == "observed" else "reward without sampling noise"
     report.say(f"{done.run.name}, {done.model.name}: forecast of the {what}")
-    report.say("\n".join(_columns(_forecast_rows(table))))
+    report.say("\n".join(columns(_forecast_rows(table))))
     report.say(f"\n{_paragraph(done)}\n\n{_sampling_line(done)}")
     if out is not None:
         report.say(f"written to {out}")
@@ -150,7 +154,7 @@ def describe(done: Fit) -> list[str]:
         between = f"{outlook.number(row['5%'])} to {outlook.number(row['95%'])}"
         unit = "" if row["unit"] == "1" else row["unit"]
         rows.append((str(name), outlook.number(row["50%"]), between, unit))
-    return [*lines, "", *_columns(rows), "", _paragraph(done), "", _sampling_line(done)]
+    return [*lines, "", *columns(rows), "", _paragraph(done), "", _sampling_line(done)]
 
 
 def _paragraph(done: Fit) -> str:
@@ -190,19 +194,6 @@ def _forecast_rows(table: Any, most: int = 12) -> list[tuple[str, ...]]:
         )
         rows.append((f"{row['step']:.0f}", middle, f"{lower} to {upper}", f"{low} to {high}"))
     return rows
-
-
-def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Lay rows out in columns; the second, of numbers, to the right."""
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.rjust(width) if k == 1 else cell.ljust(width)
-            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  " + "  ".join(cells).rstrip())
-    return [lines[0], "  " + "-" * (sum(widths) + 2 * len(widths) - 2), *lines[1:]]
 
 
 def _fit(run: Run, plan: Plan, horizon: int | None, report: Report) -> Fit:

@@ -25,6 +25,9 @@ from bayes_grpo.readers import read_runs
 from bayes_grpo.readers.segments import Segments
 from bayes_grpo.run import Run
 
+WIDTH = 96
+"""Characters of a line of prose."""
+
 
 @dataclass
 class Report:
@@ -158,3 +161,16 @@ def writing(place: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(f"{place}: cannot be written: {error.strerror or error}") from error
+
+
+def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Lay rows out in columns; the second, of numbers, to the right."""
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if k == 1 else cell.ljust(width)
+            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  " + "  ".join(cells).rstrip())
+    return [lines[0], "  " + "-" * (sum(widths) + 2 * len(widths) - 2), *lines[1:]]

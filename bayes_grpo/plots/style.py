@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 BLUE = "#0072B2"
 VERMILION = "#D55E00"
 GREEN = "#009E73"
+ORANGE = "#E69F00"
 GREY = "#6E6E6E"
 INK = "#222222"
 ALARM = "#B00020"
@@ -108,17 +109,26 @@ def finish(ax: "Axes", fit: Fit, subtitle: str) -> None:
     """Add labels, the title with a line below it, and a warning if the fit may not be used."""
     from matplotlib.ticker import MaxNLocator
 
-    width = inches(ax)
     ax.set_xlabel("optimizer step")
     ax.set_ylabel("reward")
-    ax.xaxis.set_major_locator(MaxNLocator(nbins=max(3, min(9, int(1.4 * width)))))
+    ax.xaxis.set_major_locator(MaxNLocator(nbins=max(3, min(9, int(1.4 * inches(ax))))))
     ax.yaxis.set_major_formatter(_plain_ticks())
     ax.grid(visible=True, axis="y", color="#E6E6E6", linewidth=0.8)
     ax.set_axisbelow(True)
+    head(ax, fit.run.name, fit.model.name, subtitle, fit.convergence.converged)
+
+
+def head(
+    ax: "Axes", run: str, model: str, subtitle: str, converged: bool, warning: str = ""
+) -> None:
+    """Add the title with lines below it, in red what keeps the picture from being believed."""
+    width = inches(ax)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
-    lines = [(line, INK, "normal") for line in wrap(subtitle, max(30, int(13 * width)))]
-    if not fit.convergence.converged:
+    columns = max(30, int(13 * width))
+    lines = [(line, INK, "normal") for line in wrap(subtitle, columns)]
+    lines = [*((line, ALARM, "bold") for line in wrap(warning, columns)), *lines]
+    if not converged:
         lines.insert(0, ("DID NOT CONVERGE: claim nothing from this fit", ALARM, "bold"))
         for spine in ax.spines.values():
             spine.set(visible=True, color=ALARM, linewidth=1.6)
@@ -133,9 +143,9 @@ def finish(ax: "Axes", fit: Fit, subtitle: str) -> None:
             fontweight=weight,
             color=color,
         ).set_parse_math(False)
-    model = shorten(fit.model.name, 24)
+    model = shorten(model, 24)
     ax.set_title(
-        f"{shorten(fit.run.name, max(16, int(8.5 * width) - len(model)))}: {model}",
+        f"{shorten(run, max(16, int(8.5 * width) - len(model)))}: {model}",
         loc="left",
         fontsize=12,
         fontweight="bold",

@@ -56,7 +56,8 @@ class Notebook:
                 found = _without_twins([*found, own])
         if not found:
             raise InputError(
-                f"found no {self.looks_for.removeprefix('a ')}: run the notebook and save it with its outputs"
+                f"found no {self.looks_for.removeprefix('a ')}: run the notebook and save it with "
+                "its outputs"
             )
         return [replace(found[0], label="")] if len(found) == 1 else found
 
