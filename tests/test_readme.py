@@ -1,6 +1,8 @@
 """The README and the notebooks: their code runs as shown, pictures and names are there."""
 
+import json
 import re
+import textwrap
 from pathlib import Path
 
 import matplotlib as mpl
@@ -8,13 +10,15 @@ import pytest
 
 import bayes_grpo as bg
 from bayes_grpo.cli import main
+from bayes_grpo.readers import trainers
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+# Indented blocks belong to a list: the trainer of one's own, which has a test of its own.
 SHOWN = {
-    "README.md": "\n".join(re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)),
+    "README.md": "\n".join(re.findall(r"^```python\n(.*?)^```", README, flags=re.DOTALL | re.M)),
     **{p.name: p.read_text(encoding="utf-8") for p in (ROOT / "notebooks").glob("*.py")},
 }
 
@@ -37,6 +41,22 @@ def test_python_runs_as_shown(name, tmp_path, monkeypatch, capsys):
     assert "plateau" in capsys.readouterr().out
     assert bg.load_fit(tmp_path / "out" / "mine.nc").run.settings.group_size == 8
     mpl.pyplot.close("all")
+
+
+def test_a_trainer_of_ones_own_as_shown(tmp_path, monkeypatch):
+    (code,) = re.findall(r"^  ```python\n(.*?)^  ```", README, flags=re.DOTALL | re.M)
+    module: dict[str, object] = {}
+    exec(compile(textwrap.dedent(code), "mytrainer.py", "exec"), module)
+    known = (module["MYTRAINER"], *trainers.TRAINERS)
+    monkeypatch.setattr(trainers, "TRAINERS", known)
+    rows = [{"step": k, "sampler/score": k / 50, "val/math/score": 0.5} for k in range(1, 20)]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "config.yaml").write_text("sampler: {n: 6}\nloss: {beta: 0.01}\n")
+    run = bg.read_run(tmp_path / "log.jsonl")
+    assert run.table["reward"].tolist() == [k / 50 for k in range(1, 20)]
+    assert run.table["eval_reward"].tolist() == [0.5] * 19
+    assert (run.settings.trainer, run.settings.group_size) == ("mytrainer", 6)
+    assert (run.settings.kl_weight, run.settings.momentum) == (0.01, 0.95)
 
 
 def test_names_are_there():
