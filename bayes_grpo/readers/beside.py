@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from bayes_grpo.errors import InputError
-from bayes_grpo.readers.config import Config, from_command_line, from_yaml
+from bayes_grpo.readers.config import Config
+from bayes_grpo.readers.config_text import from_command_line, from_yaml
 
 # Where trainers and loggers put their configuration, seen from the folder of the log.
 # training_args.bin, a pickle, is never opened.

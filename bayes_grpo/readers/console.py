@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from bayes_grpo.errors import InputError
-from bayes_grpo.readers.config import from_text
+from bayes_grpo.readers.config_text import from_text
 from bayes_grpo.readers.lines import blocks, cleaned, marked, marked_lines
 from bayes_grpo.readers.protocol import Console, Records, Row, Trainer
 from bayes_grpo.readers.records import missing

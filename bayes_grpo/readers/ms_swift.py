@@ -7,7 +7,7 @@ import pandas as pd
 
 from bayes_grpo.columns import CANONICAL
 from bayes_grpo.readers import trl
-from bayes_grpo.readers.config import literal
+from bayes_grpo.readers.config_text import literal
 from bayes_grpo.readers.protocol import Adjusted, Console, Known, Row, Trainer, spelled
 from bayes_grpo.readers.records import missing
 from bayes_grpo.settings import Setting

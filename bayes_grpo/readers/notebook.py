@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from bayes_grpo.errors import InputError
-from bayes_grpo.readers.config import Config, from_source_code
+from bayes_grpo.readers.config import Config
+from bayes_grpo.readers.config_text import from_source_code
 from bayes_grpo.readers.console import ConsoleLog
 from bayes_grpo.readers.html import records_of_html
 from bayes_grpo.readers.protocol import Records, Trainer

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 
 import pandas as pd
 
-from bayes_grpo.readers.config import Config, literal, positive, whole
+from bayes_grpo.readers.config import Config, positive, whole
+from bayes_grpo.readers.config_text import literal
 from bayes_grpo.readers.protocol import Adjusted, Console, Known, Row, Trainer, in_turn, spelled
 from bayes_grpo.readers.records import missing, number_or_nan, without_prefix
 from bayes_grpo.settings import Setting

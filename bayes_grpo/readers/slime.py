@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 
 from bayes_grpo.errors import InputError
-from bayes_grpo.readers.config import Config, literal
+from bayes_grpo.readers.config import Config
+from bayes_grpo.readers.config_text import literal
 from bayes_grpo.readers.joining import DROPPED, gathered, owners_by_step
 from bayes_grpo.readers.protocol import Adjusted, Console, Known, Row, Trainer, spelled
 from bayes_grpo.readers.records import missing, number_or_nan

@@ -7,7 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from bayes_grpo.readers.config import Config, as_number, literal
+from bayes_grpo.readers.config import Config, as_number
+from bayes_grpo.readers.config_text import literal
 from bayes_grpo.readers.protocol import Adjusted, Console, Known, Row, Trainer
 from bayes_grpo.readers.records import missing
 from bayes_grpo.settings import Setting

@@ -32,11 +32,18 @@ class WandbChart:
         """Look for a run and a metric in the name of every column but the first."""
         if is_binary(head) or " - " not in head.partition("\n")[0]:
             return False
+        lines = csv.reader(io.StringIO("\n".join(head.splitlines()[:2])))
         try:
-            header = next(csv.reader(io.StringIO(head.partition("\n")[0])), [])
+            rows = list(lines)
         except csv.Error:
             return False
-        return len(header) > 1 and all(" - " in name for name in header[1:])
+        if len(rows) < 2 or len(rows[0]) < 2 or len(rows[0]) != len(rows[1]):
+            return False
+        header, points = rows[0][1:], rows[1][1:]
+        # Console logs have dashes and commas, too: but not a line of nothing but numbers below.
+        return all(" - " in name for name in header) and not any(
+            cell.strip() and np.isnan(number_or_nan(cell)) for cell in points
+        )
 
     def read(self, path: Path) -> list[Records]:
         """Read the runs of the file."""
