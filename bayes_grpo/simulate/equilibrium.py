@@ -34,6 +34,7 @@ importance ratios only the standard deviation of std-normalised advantages is st
 of mean-only ones.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -107,6 +108,12 @@ def reward_gain(p: Any, normalisation: str, group_size: int | None) -> Any:
     return (chance * jnp.sqrt(fraction * (1 - fraction))).sum(axis=-1) / (p * (1 - p))
 
 
+_gains = jax.jit(
+    lambda normalisation, group_size, p: reward_gain(p, normalisation, group_size),
+    static_argnums=(0, 1),
+)
+
+
 def curvature(bandit: Bandit) -> FixedPoint:
     """Plateau and curvature of a bandit that is trained with SGD.
 
@@ -149,11 +156,10 @@ def _fixed_point(
     def excess(tilt: np.ndarray) -> np.ndarray:
         """Pull of the reference over push of the reward, minus one: rises through 0."""
         logits = reference + tilt[:, None] * success
-        policy = np.asarray(jax.nn.softmax(jnp.asarray(logits), axis=-1))
-        p = policy @ success
-        with np.errstate(divide="ignore", invalid="ignore"):
-            gain = np.asarray(reward_gain(p, bandit.normalisation, bandit.group_size))
-            return kl_weight * tilt / gain - 1
+        policy = np.exp(logits - logits.max(axis=1, keepdims=True))
+        p = policy @ success / policy.sum(axis=1)
+        gain = _gains(bandit.normalisation, bandit.group_size, p)
+        return kl_weight * tilt / np.asarray(gain) - 1
 
     found = excess(_TILTS)
     above = np.flatnonzero(found > 0)
@@ -163,20 +169,30 @@ def _fixed_point(
             f"goes to {success.max():g}; raise kl_weight"
         )
     low, high = _TILTS[above[0] - 1], _TILTS[above[0]]
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (low, middle) if excess(np.array([middle]))[0] > 0 else (middle, high)
+    # Every round looks at as many points as the first, so that one program does for all.
+    for _ in range(5):
+        closer = np.linspace(low, high, len(_TILTS))
+        # The last one is above already, whatever rounding makes of it now.
+        first = int(np.argmax(np.append(excess(closer)[:-1] > 0, True)))
+        low, high = closer[max(first - 1, 0)], closer[first]
     return reference + (low + high) / 2 * success
 
 
-def _linearised(
-    bandit: Bandit,
-    success: np.ndarray,
-    reference: np.ndarray,
-    kl_weight: float,
-    logits: np.ndarray,
-) -> FixedPoint:
-    log_reference = jax.nn.log_softmax(jnp.asarray(reference))
+@partial(jax.jit, static_argnums=(0, 1))
+def _stiffness(
+    normalisation: str,
+    group_size: int | None,
+    success: Array,
+    reference: Array,
+    kl_weight: Array,
+    theta: Array,
+) -> tuple[Array, Array, Array, Array, Array]:
+    """Expected reward, its gradient, and the three parts of the stiffness ``-H``.
+
+    They are what the changing gain does, the curvature of the reward itself, and that of the KL
+    term.
+    """
+    log_reference = jax.nn.log_softmax(reference)
 
     def reward(theta: Array) -> Array:
         return (jax.nn.softmax(theta) * success).sum()
@@ -186,15 +202,25 @@ def _linearised(
         return (jnp.exp(log_policy) * (log_policy - log_reference)).sum()
 
     def gain(p: Array) -> Array:
-        return reward_gain(p, bandit.normalisation, bandit.group_size)
+        return reward_gain(p, normalisation, group_size)
 
-    theta = jnp.asarray(logits)
     p, slope = reward(theta), jax.grad(reward)(theta)
-    bend, steeper = jax.hessian(reward)(theta), jax.grad(gain)(p)
-    # -H = what the changing gain does + the curvature of the reward itself + that of the KL term.
-    by_gain = -steeper * jnp.outer(slope, slope)
-    by_reward = -gain(p) * bend
-    by_kl = kl_weight * jax.hessian(divergence)(theta)
+    by_gain = -jax.grad(gain)(p) * jnp.outer(slope, slope)
+    by_reward = -gain(p) * jax.hessian(reward)(theta)
+    return p, slope, by_gain, by_reward, kl_weight * jax.hessian(divergence)(theta)
+
+
+def _linearised(
+    bandit: Bandit,
+    success: np.ndarray,
+    reference: np.ndarray,
+    kl_weight: float,
+    logits: np.ndarray,
+) -> FixedPoint:
+    p, slope, by_gain, by_reward, by_kl = map(
+        np.asarray,
+        _stiffness(bandit.normalisation, bandit.group_size, success, reference, kl_weight, logits),
+    )
     stale = by_gain
     if bandit.ratio == "none":
         stale = stale + by_reward
@@ -202,19 +228,19 @@ def _linearised(
         stale = stale + by_kl
     # The logits' common level moves nothing: modes are those of the logits that add to 0.
     centred, _ = np.linalg.qr(np.eye(bandit.arms)[:, 1:] - 1 / bandit.arms)
-    inside = lambda matrix: centred.T @ np.asarray(matrix) @ centred  # noqa: E731
+    inside = lambda matrix: centred.T @ matrix @ centred  # noqa: E731
     modes, vectors = np.linalg.eigh(inside(by_gain + by_reward + by_kl))
     if not modes[0] > 0:
         raise InputError(
             f"bandit kl_weight is {kl_weight:g}: its fixed point at reward {float(p):.4g} is not "
             "stable; raise kl_weight"
         )
-    along = (np.asarray(slope) @ centred @ vectors) ** 2 / float(slope @ slope)
+    along = (slope @ centred @ vectors) ** 2 / float(slope @ slope)
     softest = int(np.flatnonzero(along > _MOVES_REWARD)[0])
     vector = vectors[:, softest]
     return FixedPoint(
         float(p),
-        np.asarray(jax.nn.softmax(theta)),
+        np.asarray(jax.nn.softmax(logits)),
         float(modes[softest]),
         float(vector @ inside(stale) @ vector),
         modes,
