@@ -248,13 +248,24 @@ def boundaries(settings: list[Setting]) -> pd.DataFrame:
     )
 
 
-def from_afar(settings: list[Setting], near: pd.DataFrame) -> pd.DataFrame:
+def from_afar(settings: list[Setting], near: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:
+    """Boundary by distance over the exact one, and how runs a tenth beyond it end."""
     knowns = [know(setting) for setting in settings]
+    exact = near["exact"].to_numpy()
+    to_one = 1 - np.array([[known.plateau] for known in knowns])
     columns: dict[str, Any] = {}
+    ends = {"at a reward of 1": 0, "in a cycle": 0}
     for below in DISTANCES:
         found = first_crossing(not_settling(settings, knowns, below), len(settings))
-        columns[f"{below:g}"] = found / near["exact"].to_numpy()
-    return pd.DataFrame(settings).assign(**columns)
+        columns[f"{below:g}"] = found / exact
+        start = np.full(len(settings), below)
+        last = simulated(settings, knowns, 1.1 * found, start)[:, -UPDATES // 4 :]
+        # Where small deviations grow anyway, or the run settles after all, there is nothing to say.
+        lost = (1.1 * found < exact) & (last.max(axis=1) > 1e-3)
+        stuck = (np.abs(last - to_one) < 0.01).all(axis=1)
+        ends["at a reward of 1"] += int((lost & stuck).sum())
+        ends["in a cycle"] += int((lost & ~stuck).sum())
+    return pd.DataFrame(settings).assign(**columns), ends
 
 
 def draw(near: pd.DataFrame, afar: pd.DataFrame) -> None:
@@ -370,7 +381,7 @@ def main() -> int:
     chosen = [s for s in theory_settings() if s.momentum in (0.5, 0.9) and s.held in (1, 4, 16)]
     keys = ["momentum", "held", "lag_pattern", "normalisation", "kl_weight"]
     of_chosen = pd.DataFrame(chosen)[keys].merge(near, on=keys)
-    afar = from_afar(chosen, of_chosen)
+    afar, ends = from_afar(chosen, of_chosen)
 
     write_csv(RESULTS / "bandit_boundary.csv", pd.concat([near, trainers]).to_dict("records"))
     by_distance = []
@@ -398,7 +409,11 @@ def main() -> int:
         "",
         "Starts below the plateau, by the distance in logits: largest staleness at which the run",
         "still settles, over the exact boundary of small deviations; median (range over momentum",
-        "0.5 and 0.9, K_ref 1, 4 and 16, and KL weights).",
+        "0.5 and 0.9, K_ref 1, 4 and 16, and KL weights). Where the far boundary lies well below",
+        "the near one, runs a tenth beyond it end "
+        + " or ".join(f"{where} ({count})" for where, count in ends.items())
+        + ":",
+        "momentum and held samplers carry the policy to where all its forces vanish.",
         "",
         table(by_distance),
         "",

@@ -57,10 +57,10 @@ from bayes_grpo.simulate.equilibrium import reward_gain
 
 UPDATES, GROUP_SIZE = 300, 8
 PROMPTS = {"linear": 64, "bent": 16, "far": 16}
-MANY_PROMPTS = 20_000
+MANY_PROMPTS = 4_000
 """Groups of an update whose mean is taken for the noise-free curve."""
 
-RUNS = {"linear": 120, "bent": 40, "far": 40}
+RUNS = {"linear": 100, "bent": 25, "far": 25}
 SHIPPED, NO_DRIFT = "closed_form", "without drift"
 SHORTEST, LONGEST = 0.03, 0.5
 """Relaxation times over the run's length."""

@@ -20,7 +20,7 @@ from bayes_grpo.simulate import (
     simulate_model,
     write_log,
 )
-from bayes_grpo.simulate.bandit import COLUMNS
+from bayes_grpo.simulate.bandit_update import COLUMNS
 from bayes_grpo.simulate.equilibrium import reward_gain
 
 STALE = {"ratio": "none", "stale_force": "all"}
@@ -325,6 +325,8 @@ def test_without_lag_staleness_has_nothing_to_say(group_size):
         ("constant", "unclipped", "reward"),
         ("constant", "none", "all"),
     ]
+    if group_size is not None:
+        kinds = [kinds[0], kinds[-1]]
     names = ("lag_pattern", "ratio", "stale_force")
     first, *others = (
         simulate_bandit(
@@ -369,8 +371,7 @@ def test_a_seed_makes_the_run():
 # --- sampled updates ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("normalisation", ["std", "mean"])
-@pytest.mark.parametrize("group_size", [2, 8])
+@pytest.mark.parametrize(("normalisation", "group_size"), [("std", 8), ("mean", 2)])
 def test_sampled_updates_have_the_finite_group_mean(normalisation, group_size):
     success, count = np.array([0.9, 0.5, 0.2]), 4000
     logits = np.array([0.8, 0.0, -0.3])
@@ -520,7 +521,7 @@ def test_a_log_is_whole_or_not_there(tmp_path):
 
 
 def test_missing_numbers_are_missing_in_the_log(tmp_path):
-    table = simulate_bandit(Bandit(group_size=4), 5).table()
+    table = simulate_bandit(Bandit(), 5).table()
     table.loc[2, "reward_std"] = np.nan
     path = write_log(table, tmp_path / "x.jsonl")
     assert "NaN" not in path.read_text()
