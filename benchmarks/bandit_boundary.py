@@ -55,6 +55,9 @@ RANGE = (0.02, 120.0)
 GRID, HALVINGS = 54, 12
 TOLERANCE = 0.03
 
+SLOWEST = 0.06
+"""Lowest staleness looked at from afar: below it runs have not settled yet, stable or not."""
+
 DISTANCES = (0.01, 0.1, 0.3, 1.0, 2.0, 4.0)
 
 
@@ -116,13 +119,15 @@ def largest_eigenvalue(setting: Setting, stale: float, current: float) -> float:
     return float(np.abs(np.linalg.eigvals(block)).max())
 
 
-def first_crossing(unstable: Callable[[np.ndarray], np.ndarray], count: int) -> np.ndarray:
+def first_crossing(
+    unstable: Callable[[np.ndarray], np.ndarray], count: int, lowest: float = RANGE[0]
+) -> np.ndarray:
     """Lowest staleness in `RANGE` from which on each of ``count`` settings is unstable.
 
     A grid, then halvings between the last stable and the first unstable point; NaN if none is
     unstable.
     """
-    grid = np.geomspace(*RANGE, GRID)
+    grid = np.geomspace(lowest, RANGE[1], GRID)
     found = np.stack([unstable(np.full(count, at)) for at in grid], axis=1)
     first = found.argmax(axis=1)
     low, high = grid[np.maximum(first - 1, 0)], grid[first]
@@ -256,7 +261,8 @@ def from_afar(settings: list[Setting], near: pd.DataFrame) -> tuple[pd.DataFrame
     columns: dict[str, Any] = {}
     ends = {"at a reward of 1": 0, "in a cycle": 0}
     for below in DISTANCES:
-        found = first_crossing(not_settling(settings, knowns, below), len(settings))
+        found = first_crossing(not_settling(settings, knowns, below), len(settings), SLOWEST)
+        found = np.where(np.isnan(found), SLOWEST, found)  # not even there: an upper bound
         columns[f"{below:g}"] = found / exact
         start = np.full(len(settings), below)
         last = simulated(settings, knowns, 1.1 * found, start)[:, -UPDATES // 4 :]

@@ -265,15 +265,20 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--resume", action="store_true", help="go on with an interrupted study")
+    parser.add_argument(
+        "--report", action="store_true", help="write the tables of an unfinished study, and keep it"
+    )
     chosen = parser.parse_args()
     settings = {"seed": chosen.seed, "updates": UPDATES, "model": load_model(SHIPPED).text}
-    done = Partial(RESULTS / "curvature_coverage.partial.jsonl", settings, chosen.resume)
+    done = Partial(
+        RESULTS / "curvature_coverage.partial.jsonl", settings, chosen.resume or chosen.report
+    )
     known = {(item["regime"], item["run"]) for item in done.items if item["model"] == NO_DRIFT}
     # An interruption between the two fits of a run would leave its first one twice.
     done.items = [item for item in done.items if (item["regime"], item["run"]) in known]
     # Regimes in turn, so that an early stop leaves some of each.
     order = sorted((n / count, r, n) for r, count in RUNS.items() for n in range(count))
-    todo = [(r, n) for _, r, n in order if (r, n) not in known]
+    todo = [(r, n) for _, r, n in order if (r, n) not in known and not chosen.report]
     progress = Progress(len(todo), "curvature_coverage")
     for regime, number in todo:
         found = measure(make_case(regime, number, chosen.seed), 1000 * chosen.seed + number)
@@ -281,7 +286,8 @@ def main() -> int:
             done.add({"regime": regime, "run": number, **item})
         progress.step(f"{regime} {found[-1]['median'] / found[-1]['curvature']:.2f}")
     calibrated = report(pd.DataFrame(done.items))
-    done.done()
+    if not chosen.report:
+        done.done()
     print((RESULTS / "curvature_coverage.md").read_text(encoding="utf-8"))
     return 0 if calibrated else 1
 
