@@ -63,7 +63,8 @@ def simulate_model(
         Values in natural units (rewards in reward, times in updates), by the names in the model
         file; the others are drawn from their priors.
     n_rows
-        Rows of the log, one a step, >= 2.
+        Steps of the run, one row each, >= 2; of rows that share a rollout batch only the last is
+        kept.
     seed
         Seed of everything random.
     location, spread
