@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bayes_grpo import __version__
+from bayes_grpo.cli_simulate import simulate
 from bayes_grpo.complaint import complain
 from bayes_grpo.errors import BayesGrpoError, InputError
 
@@ -347,6 +348,8 @@ def _plan(options: dict[str, Any]) -> "Plan":
     sampling = {n: options[n] for n in ("seed", "chains", "draws", "tune")}
     return Plan.checked(settings, options["model"], options["horizon"], sampling)
 
+
+main.add_command(simulate)
 
 if __name__ == "__main__":
     main()
