@@ -1,0 +1,1 @@
+"""Training runs that never needed a cluster: simulators whose truth is known."""
