@@ -25,7 +25,7 @@ import jax
 import numpy as np
 import pandas as pd
 
-from bayes_grpo.simulate.policy import Reference, pretrain
+from bayes_grpo.simulate.network import Reference, pretrain
 from bayes_grpo.simulate.task import Task, arithmetic_task
 from bayes_grpo.simulate.training import Design, Hyper, train_many
 
@@ -121,22 +121,23 @@ def make(grid: Grid, work: Path, limit: int | None = None) -> int:
     missing = [i for i in range(len(cells(grid))) if not _cell_file(work, i).is_file()]
     if not missing:
         return 0
-    task = arithmetic_task(TASK_SEED, modulus=11, spread=1.0)
-    reference = pretrain(task, REFERENCE_SEED, accuracy=0.35, embedding=24, hidden=64)
-    begin = time.perf_counter()
+    task = arithmetic_task(TASK_SEED)
+    reference = pretrain(task, REFERENCE_SEED)
+    begin, done = time.perf_counter(), 0
     for done, index in enumerate(missing[:limit], 1):
         table = train_cell(grid, index, task, reference)
         _replace(_cell_file(work, index), table.to_csv(index=False).encode())
         left = (time.perf_counter() - begin) / done * (len(missing) - done)
         print(f"cell {index + 1}/{len(cells(grid))}, {left / 60:.1f} min left", file=sys.stderr)
-    return max(0, len(missing) - done)
+    return len(missing) - done
 
 
 def assemble(grid: Grid, work: Path, out: Path) -> None:
-    """Put the cells together: one line of settings, then the table."""
+    """Put the cells together: a line of settings and of constant columns, then the table."""
     parts = [pd.read_csv(_cell_file(work, i), dtype=str) for i in range(len(cells(grid)))]
     text = io.StringIO()
-    text.write(f"# {json.dumps(settings(grid))}\n")
+    told = {"settings": settings(grid), "columns": {"generations": UPDATES_PER_ROW}}
+    text.write(f"# {json.dumps(told)}\n")
     pd.concat(parts).to_csv(text, index=False, lineterminator="\n")
     # Without the time of writing in its header, equal contents give equal bytes.
     _replace(out, gzip.compress(text.getvalue().encode(), compresslevel=9, mtime=0))

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import xlogy
 
-Normalisation = Literal["std", "mean_only"]
+Normalisation = Literal["std", "mean"]
 Ratio = Literal["none", "unclipped", "clipped"]
-KlSite = Literal["sampler", "current"]
+StaleForce = Literal["reward", "all"]
 
 EPSILON = 1e-4
 """Added to the standard deviation of a group, as TRL does."""
@@ -30,15 +30,16 @@ class Loss(NamedTuple):
     Parameters
     ----------
     normalisation
-        ``"std"`` divides advantages by the group's standard deviation, ``"mean_only"`` does not
+        ``"std"`` divides advantages by the group's standard deviation, ``"mean"`` does not
         (Dr. GRPO).
     ratio
         ``"none"``: the gradient of ``log pi`` weighted by the sampler's advantages, the first-order
         surrogate whose force is as stale as the sampler. ``"unclipped"``: importance ratios.
         ``"clipped"``: PPO's clipped ratios.
-    kl_site
-        Where the KL penalty is evaluated: ``"sampler"``, folded into the advantages of the
-        sampler's answers and as stale as they are; ``"current"``, a term of the loss.
+    stale_force
+        What is evaluated at the sampler. ``"all"``: the KL penalty too, folded into the advantages
+        of the sampler's answers, as the theory assumes; ``"reward"``: the penalty is a term of the
+        loss at the current policy.
     ddof
         1 for the unbiased standard deviation of a group, as ``torch.std``; 0 for the plain one.
     clip
@@ -47,7 +48,7 @@ class Loss(NamedTuple):
 
     normalisation: Normalisation = "std"
     ratio: Ratio = "none"
-    kl_site: KlSite = "sampler"
+    stale_force: StaleForce = "all"
     ddof: int = 0
     clip: float = 0.2
 
@@ -88,7 +89,7 @@ def expected_gain(chance: jax.Array, group_size: int | None, loss: Loss) -> jax.
     """Factor that turns ``grad rho`` into the mean reward part of the gradient.
 
     ``E[sqrt(k (G - k))] / (G rho (1 - rho))`` with k successes of G for ``"std"`` (which follows
-    from the identity of arXiv 2607.00152), ``(G - 1) / G`` for ``"mean_only"``; 1 / sqrt(rho (1 -
+    from the identity of arXiv 2607.00152), ``(G - 1) / G`` for ``"mean"``; 1 / sqrt(rho (1 -
     rho)) and 1 for infinite groups. Holds for rewards of 0 and 1 without `EPSILON`.
 
     Parameters
@@ -106,7 +107,7 @@ def expected_gain(chance: jax.Array, group_size: int | None, loss: Loss) -> jax.
         Same shape; finite at 0 and 1 for finite groups. For infinite ones it is 0 there, where
         ``grad rho`` vanishes too.
     """
-    if loss.normalisation == "mean_only":
+    if loss.normalisation == "mean":
         return jnp.full_like(chance, 1.0 if group_size is None else (group_size - 1) / group_size)
     if group_size is None:
         variance = chance * (1 - chance)
@@ -259,7 +260,7 @@ def gradient(
         weights = jnp.where(outside, 0.0, weights)
     else:
         clip_fraction = jnp.zeros_like(clip_fraction)
-    if loss.kl_site == "sampler":
+    if loss.stale_force == "all":
         weights = weights + at_sampler
     else:
         weights = weights + kl_weight * penalty_weights(log_now, batch.log_reference)

@@ -1,221 +1,296 @@
-"""A small neural policy, and the reference it starts from."""
+"""``bayes-grpo simulate policy``: the log of a small neural policy trained with GRPO.
 
+The pieces are `bayes_grpo.simulate.task` (prompts and verifier), ``network`` (policy and pretrained
+reference), ``grpo`` (the update), ``training`` (whole grids of runs) and ``curvature`` (stiffness
+measured from the exact drift). This module puts one run of them into a table and a log.
+"""
+
+import json
+import os
 from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-import jax
-import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
+import click
+import numpy as np
+import pandas as pd
 
 from bayes_grpo.errors import InputError
-from bayes_grpo.simulate.task import OPERATIONS, Task
+from bayes_grpo.settings import Settings
+from bayes_grpo.storage import write_whole
 
-_PRETRAINING_STEPS = 600
-_PRETRAINING_RATE = 0.01
+if TYPE_CHECKING:
+    from bayes_grpo.simulate.network import Reference
+    from bayes_grpo.simulate.task import Task
+    from bayes_grpo.simulate.training import Design
 
 
-class Network(NamedTuple):
-    """Sizes of the policy: two embeddings and an operation into one hidden layer.
+@dataclass(frozen=True)
+class PolicyRun:
+    """One training run of the small policy.
 
     Parameters
     ----------
-    modulus
-        Answers.
-    embedding
-        Width of each embedding.
-    hidden
-        Width of the hidden layer.
+    updates
+        Optimizer updates.
+    updates_per_row
+        Updates that a logged row is the mean of.
+    learning_rate, momentum, kl_weight
+        eta, mu (Adam's beta1), beta.
+    group_size, prompts_per_step
+        Rollouts of a prompt, prompts of an update.
+    refresh_interval, lag
+        Updates between two refreshes of the sampler, or by which it is always behind; one of them.
+    normalisation
+        Advantages over the group's standard deviation (``"std"``), or only centred (``"mean"``).
+    ratio, clip
+        Importance ratios, and the half width of the clipping range.
+    stale_force
+        What is evaluated at the sampler: ``"all"`` or ``"reward"``; see
+        `bayes_grpo.simulate.grpo.Loss`.
+    optimizer, momentum_convention
+        ``"sgd"`` or ``"adam"``; weight of a gradient in SGD's momentum.
+    reuse
+        Use the same rollouts in all updates between two refreshes.
+    modulus, unsolvable, accuracy
+        The task ``a op b (mod modulus)``, the fraction of prompts that no answer solves, and the
+        mean accuracy of the reference.
+    task_seed, seed
+        Of task and reference, and of the rollouts.
     """
 
-    modulus: int
-    embedding: int = 12
-    hidden: int = 32
+    updates: int = 400
+    updates_per_row: int = 1
+    learning_rate: float = 0.6
+    momentum: float = 0.9
+    kl_weight: float = 0.8
+    group_size: int = 8
+    prompts_per_step: int = 32
+    refresh_interval: int = 1
+    lag: int = 0
+    normalisation: Literal["std", "mean"] = "std"
+    ratio: Literal["none", "unclipped", "clipped"] = "clipped"
+    clip: float = 0.2
+    stale_force: Literal["reward", "all"] = "reward"
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    momentum_convention: Literal["ema", "heavy_ball"] = "ema"
+    reuse: bool = False
+    modulus: int = 11
+    unsolvable: float = 0.1
+    accuracy: float = 0.35
+    task_seed: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.updates_per_row < 1 or self.updates < 2 * self.updates_per_row:
+            raise InputError(
+                f"updates is {self.updates} and updates_per_row {self.updates_per_row}: expected at "
+                "least two rows of at least one update"
+            )
+        if self.lag > 0 and self.refresh_interval > 1:
+            raise InputError(
+                f"lag is {self.lag} and refresh_interval {self.refresh_interval}: expected one of "
+                "them, the sampler is constantly behind or held and refreshed"
+            )
+
+    def settings(self) -> dict[str, Any]:
+        """Return the run's settings by the names of `bayes_grpo.Settings`."""
+        ema = self.optimizer == "adam" or self.momentum_convention == "ema"
+        return {
+            "group_size": self.group_size,
+            "prompts_per_step": self.prompts_per_step,
+            "momentum": self.momentum,
+            "momentum_convention": "ema" if ema else "heavy_ball",
+            "learning_rate": self.learning_rate,
+            "refresh_interval": self.refresh_interval,
+            "lag_pattern": "constant" if self.lag else "hold",
+            "lag": self.lag,
+            "row_average": "window",
+            "max_steps": self.updates // self.updates_per_row * self.updates_per_row,
+            "reward_bounds": (0.0, 1.0),
+            "kl_weight": self.kl_weight,
+        }
 
 
-def _shapes(network: Network) -> dict[str, tuple[int, ...]]:
-    m, e, h = network
-    return {
-        "first": (m, e),
-        "operation": (len(OPERATIONS), e),
-        "second": (m, e),
-        "inner": (3 * e, h),
-        "inner_bias": (h,),
-        "outer": (h, m),
-        "outer_bias": (m,),
-    }
+def simulate_policy(run: PolicyRun) -> pd.DataFrame:
+    """Train one small policy.
 
-
-def parameter_count(network: Network) -> int:
-    """Return how many parameters the policy has."""
-    return int(ravel_pytree(_zeros(network))[0].size)
-
-
-def _zeros(network: Network) -> dict[str, jax.Array]:
-    return {name: jnp.zeros(shape) for name, shape in _shapes(network).items()}
-
-
-def _unravel(network: Network) -> Callable[[jax.Array], dict[str, jax.Array]]:
-    return ravel_pytree(_zeros(network))[1]
-
-
-def initial_parameters(network: Network, key: jax.Array) -> jax.Array:
-    """Draw parameters: unit embeddings, layers scaled by their fan-in, biases 0.
+    Parameters
+    ----------
+    run
+        What and how.
 
     Returns
     -------
-    jax.Array
-        Shape (parameters,).
-    """
-    shapes = _shapes(network)
-    keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))
-    scale = {"inner": (3 * network.embedding) ** -0.5, "outer": network.hidden**-0.5}
-    parameters = {
-        name: jnp.zeros(shape)
-        if name.endswith("bias")
-        else scale.get(name, 1.0) * jax.random.normal(keys[name], shape)
-        for name, shape in shapes.items()
-    }
-    return ravel_pytree(parameters)[0]
-
-
-def log_policy(network: Network, parameters: jax.Array, prompts: jax.Array) -> jax.Array:
-    """Log probability of every answer.
-
-    Parameters
-    ----------
-    network
-        Sizes.
-    parameters
-        Shape (parameters,).
-    prompts
-        Shape (batch, 3).
-
-    Returns
-    -------
-    jax.Array
-        Shape (batch, modulus).
-    """
-    p = _unravel(network)(parameters)
-    embedded = jnp.concatenate(
-        [p["first"][prompts[:, 0]], p["operation"][prompts[:, 1]], p["second"][prompts[:, 2]]],
-        axis=-1,
-    )
-    inner = jnp.tanh(embedded @ p["inner"] + p["inner_bias"][None, :])
-    return jax.nn.log_softmax(inner @ p["outer"] + p["outer_bias"][None, :], axis=-1)
-
-
-class Reference(NamedTuple):
-    """The pretrained policy: where training starts and what the KL penalty pulls back to.
-
-    Parameters
-    ----------
-    network
-        Sizes.
-    parameters
-        Shape (parameters,).
-    log_probabilities
-        Shape (prompts, modulus): its log policy at every prompt of the task.
-    """
-
-    network: Network
-    parameters: jax.Array
-    log_probabilities: jax.Array
-
-
-def pretrain(
-    task: Task,
-    seed: int = 0,
-    *,
-    accuracy: float = 0.3,
-    embedding: int = 12,
-    hidden: int = 32,
-) -> Reference:
-    """Train the reference by supervision until it is right often enough.
-
-    Cross-entropy on the right answers of all prompts, weighted by their frequency, by Adam; the
-    first step at which the mean chance of the right answer reaches ``accuracy`` is taken.
-
-    Parameters
-    ----------
-    task
-        The task.
-    seed
-        Initial parameters.
-    accuracy
-        Mean probability of the right answer to stop at, over all prompts.
-    embedding, hidden
-        Widths.
-
-    Returns
-    -------
-    Reference
+    pandas.DataFrame
+        One row for every ``updates_per_row`` updates: ``step`` (updates done), the columns of
+        `bayes_grpo.simulate.training.History` and ``learning_rate``. ``expected_reward`` is the
+        exact mean reward of the policy over the training prompts, which no trainer knows.
 
     Raises
     ------
     InputError
-        If the accuracy is not reached.
+        If a number is out of range.
     """
-    network = Network(task.modulus, embedding, hidden)
-    start = initial_parameters(network, jax.random.key(seed))
-    parameters, reached = _pretrain(network, task, start, accuracy)
-    if not reached >= accuracy:
-        raise InputError(
-            f"pretraining reaches an accuracy of {float(reached):.2f}, not {accuracy}: expected "
-            "a lower one, or a wider network"
-        )
-    return Reference(network, parameters, log_policy(network, parameters, task.prompts))
+    from bayes_grpo.simulate.training import Hyper, train_many
+
+    design = _design(run)
+    task, reference = task_and_reference(run)
+    hyper = Hyper(
+        run.learning_rate, run.momentum, run.kl_weight, run.refresh_interval, run.lag, run.seed
+    )
+    history, _ = train_many(design, task, reference, hyper)
+    rows = design.rows
+    table = pd.DataFrame({name: np.asarray(x[0], float) for name, x in history._asdict().items()})
+    table.insert(0, "step", np.arange(1, rows + 1) * run.updates_per_row)
+    return table.assign(learning_rate=run.learning_rate, generations=run.updates_per_row)
 
 
-@partial(jax.jit, static_argnums=0)
-def _pretrain(
-    network: Network, task: Task, start: jax.Array, accuracy: float
-) -> tuple[jax.Array, jax.Array]:
-    def right(parameters: jax.Array) -> jax.Array:
-        chances = log_policy(network, parameters, task.prompts)
-        return jnp.take_along_axis(chances, task.answers[:, None], axis=1)[:, 0]
-
-    def loss(parameters: jax.Array) -> tuple[jax.Array, jax.Array]:
-        log_right = right(parameters)
-        return -jnp.sum(task.frequency * log_right), jnp.mean(jnp.exp(log_right))
-
-    def step(carry: tuple[jax.Array, ...], index: jax.Array) -> tuple[tuple[jax.Array, ...], None]:
-        parameters, mean, square, kept, best = carry
-        gradient, now = jax.grad(loss, has_aux=True)(parameters)
-        kept = jnp.where(best >= accuracy, kept, parameters)
-        best = jnp.where(best >= accuracy, best, now)
-        mean = 0.9 * mean + 0.1 * gradient
-        square = 0.999 * square + 0.001 * gradient**2
-        scaled = mean / (1 - 0.9 ** (index + 1))
-        root = jnp.sqrt(square / (1 - 0.999 ** (index + 1))) + 1e-8
-        return (parameters - _PRETRAINING_RATE * scaled / root, mean, square, kept, best), None
-
-    zero = jnp.zeros_like(start)
-    carry = (start, zero, zero, start, jnp.zeros((), start.dtype))
-    (*_, kept, best), _ = jax.lax.scan(step, carry, jnp.arange(_PRETRAINING_STEPS))
-    return kept, best
-
-
-def expected_reward(
-    reference: Reference, task: Task, parameters: jax.Array, indices: jax.Array
-) -> jax.Array:
-    """Exact mean reward of a policy over some prompts: a sum over all answers.
+def task_and_reference(run: PolicyRun) -> tuple["Task", "Reference"]:
+    """Make the task and the pretrained reference of a run.
 
     Parameters
     ----------
-    reference
-        Gives the network.
-    task
-        The task.
-    parameters
-        Shape (parameters,).
-    indices
-        Shape (n,): the prompts.
+    run
+        Gives modulus, unsolvable fraction, accuracy and ``task_seed``.
 
     Returns
     -------
-    jax.Array
-        Scalar.
+    task : bayes_grpo.simulate.task.Task
+    reference : bayes_grpo.simulate.network.Reference
     """
-    chances = jnp.exp(log_policy(reference.network, parameters, task.prompts[indices]))
-    return jnp.mean(jnp.sum(chances * task.rewards[indices], axis=-1))
+    from bayes_grpo.simulate.network import pretrain
+    from bayes_grpo.simulate.task import arithmetic_task
+
+    task = arithmetic_task(run.task_seed, modulus=run.modulus, unsolvable=run.unsolvable)
+    return task, pretrain(task, run.task_seed, accuracy=run.accuracy)
+
+
+def _design(run: PolicyRun) -> "Design":
+    from bayes_grpo.simulate.grpo import Loss
+    from bayes_grpo.simulate.training import Design
+
+    return Design(
+        group_size=run.group_size,
+        prompts_per_step=run.prompts_per_step,
+        rows=run.updates // run.updates_per_row,
+        updates_per_row=run.updates_per_row,
+        loss=Loss(
+            normalisation=run.normalisation,
+            ratio=run.ratio,
+            stale_force=run.stale_force,
+            clip=run.clip,
+        ),
+        optimizer=run.optimizer,
+        momentum_convention=run.momentum_convention,
+        lag_pattern="constant" if run.lag else "hold",
+        longest_lag=run.lag,
+        reuse=run.reuse,
+    )
+
+
+# What trainers call a column; the others go by their own names.
+_LOGGED = {"zero_std_fraction": "frac_reward_zero_std"}
+
+
+def write_policy_log(run: PolicyRun, path: str | os.PathLike[str]) -> pd.DataFrame:
+    """Train one small policy and write its log, which `bayes_grpo.read_run` reads.
+
+    Parameters
+    ----------
+    run
+        What and how.
+    path
+        File to write, JSON lines.
+
+    Returns
+    -------
+    pandas.DataFrame
+        From `simulate_policy`.
+
+    Raises
+    ------
+    InputError
+        If a number is out of range.
+    """
+    Settings(run.settings())  # before anything is trained
+    table = simulate_policy(run)
+    _write_log(table.rename(columns=_LOGGED), path, run.settings())
+    return table
+
+
+def _write_log(
+    table: pd.DataFrame, path: str | os.PathLike[str], settings: dict[str, Any]
+) -> Path:
+    records: list[dict[str, Any]] = [{"type": "config", "trainer": "bayes_grpo", **settings}]
+    records += ({"type": "train", **row} for row in table.to_dict("records"))
+    plain = (
+        {key: None if value != value else value for key, value in record.items()}
+        for record in records
+    )
+    text = "".join(json.dumps(record) + "\n" for record in plain)
+    return write_whole(Path(path), lambda at: at.write_text(text, encoding="utf-8"))
+
+
+def _number(name: str, kind: Any, text: str) -> Callable[[Any], Any]:
+    default = getattr(PolicyRun, name.replace("-", "_"))
+    return click.option(f"--{name}", type=kind, default=default, show_default=True, help=text)
+
+
+def _choice(name: str, choices: tuple[str, ...], text: str) -> Callable[[Any], Any]:
+    return _number(name, click.Choice(choices), text)
+
+
+@click.command()
+@_number("updates", click.IntRange(2), "Optimizer updates.")
+@_number("updates-per-row", click.IntRange(1), "Updates that a logged row is the mean of.")
+@_number("learning-rate", float, "Learning rate.")
+@_number("momentum", float, "Momentum of SGD, or Adam's beta1.")
+@_number("kl-weight", float, "Weight of the penalty on the divergence from the reference.")
+@_number("group-size", click.IntRange(2), "Rollouts of a prompt.")
+@_number("prompts-per-step", click.IntRange(1), "Prompts of an update.")
+@_number("refresh-interval", click.IntRange(1), "Updates between two refreshes of the sampler.")
+@_number("lag", click.IntRange(0), "Updates by which the sampler is always behind.")
+@_choice("normalisation", ("std", "mean"), "Advantages over the group's deviation, or centred.")
+@_choice("ratio", ("clipped", "unclipped", "none"), "Importance ratios of the loss.")
+@_number("clip", float, "Half width of the clip range.")
+@_choice("stale-force", ("reward", "all"), "What is evaluated at the sampler: 'all' adds the KL.")
+@_choice("optimizer", ("sgd", "adam"), "Optimizer; Adam wants a learning rate near 0.003.")
+@_choice("momentum-convention", ("ema", "heavy_ball"), "Weight of a gradient in SGD's momentum.")
+@click.option("--reuse", is_flag=True, help="Use the same rollouts until the next refresh.")
+@_number("modulus", int, "Prompts are 'a op b' modulo this number.")
+@_number("unsolvable", float, "Fraction of prompts that no answer solves.")
+@_number("accuracy", float, "Mean accuracy of the pretrained reference.")
+@_number("task-seed", int, "Seed of task and reference.")
+@_number("seed", click.IntRange(0), "Seed of the rollouts.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    metavar="FILE",
+    help="Log to write (JSON lines).",
+)
+def policy(out: Path, **options: Any) -> None:
+    """GRPO on a small neural policy that learns arithmetic modulo a prime.
+
+    Prompts are of unequal difficulty, some cannot be solved. The log has the columns of a trainer's
+    and the exact expected reward of the policy.
+    """
+    table = write_policy_log(PolicyRun(**options), out)
+    first, last = table["expected_reward"].iloc[[0, -1]]
+    click.echo(
+        f"{len(table)} rows written to {out}: expected reward {first:.3f} after row 1, "
+        f"{last:.3f} at the end"
+    )
+
+
+def add_command(group: click.Group) -> None:
+    """Add the command ``policy`` to a group.
+
+    Parameters
+    ----------
+    group
+        The group of simulators.
+    """
+    group.add_command(policy)

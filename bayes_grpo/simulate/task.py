@@ -52,7 +52,7 @@ def arithmetic_task(
     modulus: int = 11,
     unsolvable: float = 0.1,
     held_out: float = 0.2,
-    spread: float = 1.5,
+    spread: float = 1.0,
 ) -> Task:
     """Make the task.
 

@@ -16,7 +16,7 @@ from bayes_grpo.simulate.grpo import (
     gradient,
     group_advantages,
 )
-from bayes_grpo.simulate.policy import Reference, expected_reward, log_policy
+from bayes_grpo.simulate.network import Reference, expected_reward, log_policy
 from bayes_grpo.simulate.task import Task
 
 
@@ -156,26 +156,32 @@ def initial_state(design: Design, parameters: jax.Array) -> State:
     return State(parameters, parameters, past, zero, zero, jnp.zeros((), jnp.int32))
 
 
-def _batch(
+type Batch = tuple[jax.Array, Surrogate, tuple[jax.Array, jax.Array, jax.Array]]
+"""Prompts, surrogate, and (reward, reward_std, zero_std_fraction) of one rollout batch."""
+
+
+def exact_batch(design: Design, task: Task, reference: Reference, sampler: jax.Array) -> Batch:
+    """Return the expectation of all batches: every training prompt, groups summed over."""
+    chosen = task.trained
+    log_sampler = log_policy(reference.network, sampler, task.prompts[chosen])
+    rewards, log_reference = task.rewards[chosen], reference.log_probabilities[chosen]
+    share = jnp.exp(log_sampler)
+    chance = jnp.sum(share * rewards, axis=-1, keepdims=True)
+    weights = expected_weights(log_sampler, rewards, design.group_size, design.loss)
+    logged = jnp.mean(chance), jnp.asarray(jnp.nan), jnp.asarray(jnp.nan)
+    return chosen, Surrogate(weights, rewards - chance, share, log_sampler, log_reference), logged
+
+
+def sampled_batch(
     design: Design, task: Task, reference: Reference, sampler: jax.Array, key: jax.Array
-) -> tuple[jax.Array, Surrogate, tuple[jax.Array, jax.Array, jax.Array]]:
-    """Prompts, surrogate, and (reward, reward_std, zero_std_fraction) of one rollout batch."""
-    if design.exact:
-        chosen = task.trained
-        log_sampler = log_policy(reference.network, sampler, task.prompts[chosen])
-        rewards, log_reference = task.rewards[chosen], reference.log_probabilities[chosen]
-        share = jnp.exp(log_sampler)
-        chance = jnp.sum(share * rewards, axis=-1, keepdims=True)
-        weights = expected_weights(log_sampler, rewards, design.group_size, design.loss)
-        logged = jnp.mean(chance), jnp.asarray(jnp.nan), jnp.asarray(jnp.nan)
-        sign = rewards - chance
-        return chosen, Surrogate(weights, sign, share, log_sampler, log_reference), logged
+) -> Batch:
+    """Draw prompts, with replacement, and a group of answers to each."""
     for_prompts, for_answers = jax.random.split(key)
     at = jax.random.randint(for_prompts, (design.prompts_per_step,), 0, len(task.trained))
     chosen = task.trained[at]
     log_sampler = log_policy(reference.network, sampler, task.prompts[chosen])
     rewards, log_reference = task.rewards[chosen], reference.log_probabilities[chosen]
-    counts = _sample_counts(log_sampler, design.group_size or 0, for_answers)
+    counts = sample_counts(log_sampler, design.group_size or 0, for_answers)
     share = counts / jnp.sum(counts, axis=-1, keepdims=True)
     advantages, std = group_advantages(counts, rewards, design.loss)
     logged = (
@@ -187,13 +193,28 @@ def _batch(
     return chosen, surrogate, logged
 
 
-def _sample_counts(log_policy: jax.Array, group_size: int, key: jax.Array) -> jax.Array:
-    """How often each answer is drawn; shape (batch, answers). Inverts the distribution function."""
-    below = jnp.cumsum(jnp.exp(log_policy), axis=-1)[:, :-1]
-    uniform = jax.random.uniform(key, (below.shape[0], group_size), log_policy.dtype)
+def sample_counts(log_sampler: jax.Array, group_size: int, key: jax.Array) -> jax.Array:
+    """Draw how often each answer occurs in a group, by inverting the distribution function.
+
+    Parameters
+    ----------
+    log_sampler
+        Shape (batch, answers).
+    group_size
+        G.
+    key
+        Random key.
+
+    Returns
+    -------
+    jax.Array
+        Shape (batch, answers), summing to G over the answers.
+    """
+    below = jnp.cumsum(jnp.exp(log_sampler), axis=-1)[:, :-1]
+    uniform = jax.random.uniform(key, (below.shape[0], group_size), log_sampler.dtype)
     # Draws up to each answer; their differences are the counts, and sum to the group size.
-    upto = jnp.sum((uniform[:, :, None] < below[:, None, :]).astype(log_policy.dtype), axis=1)
-    full = jnp.full((below.shape[0], 1), group_size, log_policy.dtype)
+    upto = jnp.sum((uniform[:, :, None] < below[:, None, :]).astype(log_sampler.dtype), axis=1)
+    full = jnp.full((below.shape[0], 1), group_size, log_sampler.dtype)
     return jnp.diff(jnp.concatenate([upto, full], axis=1), axis=1, prepend=0.0)
 
 
@@ -246,8 +267,11 @@ def update(
         past = state.past.at[state.update % slots].set(state.parameters)
         sampler, block = past[(state.update - hyper.lag) % slots], state.update
     number = block if design.reuse else state.update
-    key = jax.random.fold_in(jax.random.key(hyper.seed), number)
-    chosen, batch, logged = _batch(design, task, reference, sampler, key)
+    if design.exact:
+        chosen, batch, logged = exact_batch(design, task, reference, sampler)
+    else:
+        key = jax.random.fold_in(jax.random.key(hyper.seed), number)
+        chosen, batch, logged = sampled_batch(design, task, reference, sampler, key)
     policy = partial(log_policy, reference.network, prompts=task.prompts[chosen])
     direction, log_now, clipped = gradient(
         policy, state.parameters, batch, hyper.kl_weight, design.loss
