@@ -61,6 +61,8 @@ def load_example(name: str = "gsm8k_like", **settings: Any) -> Run | list[Run]:
     if name not in _EXAMPLES:
         near = difflib.get_close_matches(name, [*_EXAMPLES, *_SWEEPS], n=1)
         hint = f", did you mean '{near[0]}'?" if near else "."
-        raise InputError(f"no example '{name}'{hint} Examples are: {', '.join([*_EXAMPLES, *_SWEEPS])}")
+        raise InputError(
+            f"no example '{name}'{hint} Examples are: {', '.join([*_EXAMPLES, *_SWEEPS])}"
+        )
     file, known = _EXAMPLES[name]
     return read_run(data_dir() / file, **{**known, **settings})

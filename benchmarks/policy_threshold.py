@@ -10,31 +10,36 @@ The small neural policy of bayes_grpo.simulate, for five tasks and references. N
     along its gradient); the K that the reward shows after a small change of the KL weight; and the
     rate 1 / t63 at which the reward covers 63 % of its rise. Five candidates for the one K.
 2.  Local thresholds. A small displacement from rest along the top mode, exact drift: the learning
-    rate at which it grows instead of shrinking, and at which it overshoots by 1 %, by bisection,
+    rate at which it grows to three times itself, and at which it overshoots by 1 %, by bisection,
     for each momentum and refresh interval (and for a constant lag).
 3.  Training thresholds. From the reference, exact drift and sampled (G = 8): the learning rate at
     which the expected reward falls by 0.1 from its running maximum, and (exact drift) by 0.005.
 4.  Which surrogates are concerned: the same with importance ratios, clipping, a fresh KL penalty.
 
-Predictions: leading order, eta K K_ref = 1 (the ema convention), and exact, from the eigenvalues of
-the block map. Overshoot is predicted by the scalar recursion under the criterion of the measurement.
+Predictions: leading order, eta K K_ref = 1 (the ema convention), and exact, from the eigenvalues
+of the block map. Overshoot is predicted by the scalar recursion under the criterion that is used.
 
 Written to benchmarks/results: policy_threshold.csv, .md, .png. Results so far are kept in a partial
 file; --resume goes on with them. About 25 minutes on two cores.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from reporting import RESULTS, circumstances, table, write_csv, write_text
 from resumable import Partial, Progress
 
+import bayes_grpo as bg
 from bayes_grpo.precision import float64
 from bayes_grpo.simulate.curvature import (
     Problem,
@@ -42,28 +47,35 @@ from bayes_grpo.simulate.curvature import (
     reward_spectrum,
     top_curvature,
 )
+from bayes_grpo.simulate.design import Design, Hyper
 from bayes_grpo.simulate.grpo import Loss
-from bayes_grpo.simulate.network import expected_reward, pretrain
+from bayes_grpo.simulate.network import Reference, expected_reward, pretrain
 from bayes_grpo.simulate.task import arithmetic_task
-from bayes_grpo.simulate.training import Design, Hyper, initial_state, train
+from bayes_grpo.simulate.training import initial_state, train, update
 
 KL_WEIGHT = 0.8
 TASKS = (0, 1, 2, 3, 4)
-MOMENTA = (0.0, 0.5, 0.9)
-INTERVALS = (1, 2, 4, 8, 16, 32)
-REST = 2000
+MOMENTA = (0.0, 0.9)
+INTERVALS = (1, 2, 4, 8, 16)
+REST = 1000
 """Updates of exact training (learning rate 1, momentum 0.9) taken for rest."""
 
-LOCAL_UPDATES, TRAINING_UPDATES = 480, 640
-DISPLACEMENT, OVERSHOOT = 0.01, 0.01
+LOCAL_UPDATES, TRAINING_UPDATES = 256, 480
+UPDATES_PER_ROW = 4
+DISPLACEMENT, OVERSHOOT, GROWTH = 0.01, 0.01, 3.0
+"""Of the top mode at rest; the others are measured in units of it."""
+
 COLLAPSE, WAVE = 0.1, 0.005
-HALVINGS = 8
-RANGE = 6.0
-"""Bisection looks from prediction / RANGE to prediction * RANGE."""
+HALVINGS = 6
+RANGE = 4.0
+"""Bisection looks from prediction / RANGE to prediction * RANGE: it ends within 2.2 %."""
+
+LAST_COLUMNS = ("task", "kind", "momentum", "refresh_interval", "value", "predicted", "inside")
 
 SEEDS = 5
+STALE = Loss()
 VARIANTS = {
-    "none, KL stale": Loss(),
+    "none, KL stale": STALE,
     "none, KL fresh": Loss(stale_force="reward"),
     "clipped, KL fresh": Loss(ratio="clipped", stale_force="reward"),
     "unclipped, KL fresh": Loss(ratio="unclipped", stale_force="reward"),
@@ -137,7 +149,7 @@ def _bisect(test: Callable[[float], bool], low: float, high: float) -> float:
 def bisect_rates(
     exceeds: Callable[[np.ndarray], np.ndarray], guess: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Learning rates above which a criterion holds, many at once; and whether they were in range."""
+    """Learning rates above which a criterion holds, and whether each lies within the range."""
     low, high = guess / RANGE, guess * RANGE
     inside = ~exceeds(low) & exceeds(high)
     for _ in range(HALVINGS):
@@ -149,18 +161,19 @@ def bisect_rates(
 
 @partial(jax.jit, static_argnums=(0, 2))
 def _displaced(design: Design, task: Any, network: Any, arrays: Any, rest: Any, u: Any, hyper: Any):
-    """Displacement along u after every update, in units of the first, for many runs."""
-    from bayes_grpo.simulate.network import Reference
-    from bayes_grpo.simulate.training import update
+    """Displacement along u after every update, in units of the first, for many runs.
 
+    Against a twin that starts undisplaced: what is not quite at rest moves on by itself.
+    """
     reference = Reference(network, *arrays)
 
     def one(h: Hyper) -> jax.Array:
-        def step(state, _):
-            after, _ = update(design, task, reference, h, state)
-            return after, jnp.vdot(after.parameters - rest, u) / DISPLACEMENT
+        def step(states, _):
+            after = [update(design, task, reference, h, state)[0] for state in states]
+            apart = after[0].parameters - after[1].parameters
+            return after, jnp.vdot(apart, u) / DISPLACEMENT
 
-        begin = initial_state(design, rest + DISPLACEMENT * u)
+        begin = [initial_state(design, rest + x * u) for x in (DISPLACEMENT, 0.0)]
         return jax.lax.scan(step, begin, length=LOCAL_UPDATES)[1]
 
     return jax.vmap(one)(hyper)
@@ -180,8 +193,6 @@ def _hyper(rate: np.ndarray, momentum: np.ndarray, interval: np.ndarray, lag: np
 
 @partial(jax.jit, static_argnums=(0, 2))
 def _rewards(design: Design, task: Any, network: Any, arrays: Any, hyper: Any) -> jax.Array:
-    from bayes_grpo.simulate.network import Reference
-
     reference = Reference(network, *arrays)
     return jax.vmap(lambda h: train(design, task, reference, h)[0].expected_reward)(hyper)
 
@@ -218,122 +229,376 @@ def curvatures(problem: Problem) -> tuple[dict[str, float], jax.Array, np.ndarra
     return found, rest, mode
 
 
-def study(seed: int) -> list[dict[str, Any]]:
-    """All measurements of one task."""
-    rows: list[dict[str, Any]] = []
+class Study:
+    """The measurements of one task, stage by stage; each stage returns rows of the table."""
 
-    def add(kind: str, momentum: float, interval: int, value: float, **more: Any) -> None:
-        rows.append(
-            {"task": seed, "kind": kind, "momentum": momentum, "refresh_interval": interval,
-             "value": value, **more}
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.task = arithmetic_task(seed)
+        self.reference = pretrain(self.task, seed)
+        self.arrays = (self.reference.parameters, self.reference.log_probabilities)
+        pairs = [(m, k) for m in MOMENTA for k in INTERVALS]
+        self.momentum, self.interval = (np.array(x) for x in zip(*pairs, strict=True))
+        self.zero = np.zeros_like(self.interval)
+        self.initial_reward = float(
+            expected_reward(self.reference, self.task, self.reference.parameters, self.task.trained)
+        )
+        self.top_start = top_curvature(
+            Problem(self.task, self.reference, KL_WEIGHT), self.reference.parameters
+        )[0]
+
+    def row(self, kind: str, i: int, value: Any, predicted: Any = None, inside: Any = True):
+        return dict(
+            zip(
+                LAST_COLUMNS,
+                (self.seed, kind, float(self.momentum[i]), int(self.interval[i]), float(value),
+                 None if predicted is None else float(predicted), bool(inside)),
+                strict=True,
+            )
         )  # fmt: skip
 
-    with float64():
-        task = arithmetic_task(seed, modulus=11, spread=1.0)
-        reference = pretrain(task, seed, accuracy=0.35, embedding=24, hidden=64)
-        found, rest, mode = curvatures(Problem(task, reference, KL_WEIGHT))
-        # Thresholds need no double precision: the numbers are carried over, the tasks made anew.
-        rest, mode = np.asarray(rest, np.float32), np.asarray(mode, np.float32)
-        log_reference = np.asarray(reference.log_probabilities, np.float32)
-        start = np.asarray(reference.parameters, np.float32)
-    for name, value in found.items():
-        add(name, float("nan"), 0, value)
-    task = arithmetic_task(seed, modulus=11, spread=1.0)
-    network, arrays = reference.network, (jnp.asarray(start), jnp.asarray(log_reference))
-    top, top_start = found["K_top"], found["K_top_start"]
+    def rows(self, kind: str, guess: np.ndarray, predicted: np.ndarray, exceeds: Any):
+        rate, inside = bisect_rates(exceeds, guess)
+        return [
+            self.row(kind, i, rate[i], predicted[i], inside[i]) for i in range(len(self.momentum))
+        ]
 
-    pairs = [(m, k) for m in MOMENTA for k in INTERVALS]
-    momentum, interval = (np.array(x) for x in zip(*pairs, strict=True))
-    for lag in ("hold", "constant"):
-        design = Design(
-            group_size=None, exact=True, lag_pattern=lag, longest_lag=max(INTERVALS)
-        )
-        exact = np.array([divergence_staleness(m, k, lag) for m, k in pairs])
-        steps = np.arange(1, LOCAL_UPDATES + 1)
-        lags = interval if lag == "constant" else np.zeros_like(interval)
+    def divergence(self, lag: str = "hold") -> np.ndarray:
+        pairs = zip(self.momentum, self.interval, strict=True)
+        return np.array([divergence_staleness(m, k, lag) for m, k in pairs])
 
-        def displaced(rate: np.ndarray, design=design, lags=lags) -> np.ndarray:
-            hyper = _hyper(rate, momentum, interval, lags)
-            x = _displaced(
-                design, task, network, arrays, jnp.asarray(rest), jnp.asarray(mode), hyper
+    def rest(self) -> list[dict[str, Any]]:
+        """Curvatures, and thresholds of small displacements at rest."""
+        with float64():
+            task = arithmetic_task(self.seed)
+            reference = pretrain(task, self.seed)
+            found, rest, mode = curvatures(Problem(task, reference, KL_WEIGHT))
+            rest, mode = np.asarray(rest, np.float32), np.asarray(mode, np.float32)
+            arrays = tuple(
+                np.asarray(x, np.float32)
+                for x in (reference.parameters, reference.log_probabilities)
             )
+        result = [self.row(name, 0, value) for name, value in found.items()]
+        result = [{**row, "momentum": None, "refresh_interval": None} for row in result]
+        steps = np.arange(1, LOCAL_UPDATES + 1)
+        scale = found["K_top"] * self.interval
+
+        def displaced(rate: np.ndarray, lag: str) -> np.ndarray:
+            design = Design(
+                group_size=None, exact=True, lag_pattern=lag, longest_lag=max(INTERVALS)
+            )
+            lags = self.interval if lag == "constant" else self.zero
+            hyper = _hyper(rate, self.momentum, self.interval, lags)
+            x = _displaced(
+                design, self.task, self.reference.network, tuple(map(jnp.asarray, arrays)), jnp.asarray(rest),
+                jnp.asarray(mode), hyper,
+            )  # fmt: skip
             return np.asarray(x, dtype=float)
 
-        def grows(rate: np.ndarray, displaced=displaced) -> np.ndarray:
-            # Late against middle: the beginning may grow for a while without being unstable.
-            x = np.abs(displaced(rate))
-            third = LOCAL_UPDATES // 3
-            late, middle = x[:, 2 * third :].max(axis=1), x[:, third : 2 * third].max(axis=1)
-            return ~np.isfinite(late) | ((late > middle) & (late > 1e-2))
+        def grows(rate: np.ndarray, lag: str) -> np.ndarray:
+            x = np.abs(displaced(rate, lag))
+            return (~np.isfinite(x) | (x > GROWTH)).any(axis=1)
 
-        def overshoots(rate: np.ndarray, displaced=displaced) -> np.ndarray:
-            at_refresh = steps[None, :] % interval[:, None] == 0
-            x = displaced(rate)
+        def overshoots(rate: np.ndarray) -> np.ndarray:
+            x = displaced(rate, "hold")
+            at_refresh = steps[None, :] % self.interval[:, None] == 0
             return (~np.isfinite(x) | ((x < -OVERSHOOT) & at_refresh)).any(axis=1)
 
-        rate, inside = bisect_rates(grows, exact / top / interval)
-        for i, (m, k) in enumerate(pairs):
-            add(f"local divergence, {lag}", m, k, rate[i], predicted=exact[i], inside=inside[i])
-        if lag == "hold":
-            onset = np.array([overshoot_staleness(m, k, LOCAL_UPDATES) for m, k in pairs])
-            rate, inside = bisect_rates(overshoots, onset / top / interval)
-            for i, (m, k) in enumerate(pairs):
-                add("local overshoot, hold", m, k, rate[i], predicted=onset[i], inside=inside[i])
+        for lag in ("hold", "constant"):
+            exact = self.divergence(lag)
+            kind = f"local divergence, {lag}"
+            result += self.rows(kind, exact / scale, exact, partial(grows, lag=lag))
+        pairs = zip(self.momentum, self.interval, strict=True)
+        onset = np.array([overshoot_staleness(m, k, LOCAL_UPDATES) for m, k in pairs])
+        return result + self.rows("local overshoot, hold", onset / scale, onset, overshoots)
 
-    # From the reference, with the exact drift.
-    exact = np.array([divergence_staleness(m, k) for m, k in pairs])
-    design = Design(group_size=None, exact=True, rows=TRAINING_UPDATES)
-    zero = np.zeros_like(interval)
-    for kind, fall in (("training collapse, exact", COLLAPSE), ("training wave, exact", WAVE)):
+    def fall(self, design: Design, rate: np.ndarray, repeat: int = 1) -> np.ndarray:
+        """Drawdown of the expected reward in training from the reference."""
+        momentum, interval = np.repeat(self.momentum, repeat), np.repeat(self.interval, repeat)
+        seeds = np.tile(np.arange(repeat), len(self.momentum)) + 100 * self.seed
+        hyper = _hyper(rate, momentum, interval, 0 * interval, seeds)
+        rewards = _rewards(design, self.task, self.reference.network, self.arrays, hyper)
+        begin = np.full((len(rewards), 1), self.initial_reward)
+        return drawdown(np.concatenate([begin, np.asarray(rewards, dtype=float)], axis=1))
 
-        def falls(rate: np.ndarray, fall=fall) -> np.ndarray:
-            hyper = _hyper(rate, momentum, interval, zero)
-            rewards = np.asarray(_rewards(design, task, network, arrays, hyper), float)
-            return drawdown(rewards) > fall
+    def design(self, **more: Any) -> Design:
+        rows = TRAINING_UPDATES // UPDATES_PER_ROW
+        return Design(rows=rows, updates_per_row=UPDATES_PER_ROW, **more)
 
-        rate, inside = bisect_rates(falls, exact / top_start / interval)
-        for i, (m, k) in enumerate(pairs):
-            add(kind, m, k, rate[i], predicted=exact[i], inside=inside[i])
+    def training(self, limit: float, kind: str, loss: Loss = STALE) -> list[dict[str, Any]]:
+        exact = self.divergence()
+        design = self.design(group_size=None, exact=True, loss=loss)
+        guess = exact / (self.top_start * self.interval)
+        return self.rows(kind, guess, exact, lambda rate: self.fall(design, rate) > limit)
 
-    # Sampled: several seeds each.
-    m5, k5 = np.repeat(momentum, SEEDS), np.repeat(interval, SEEDS)
-    seeds = np.tile(np.arange(SEEDS), len(pairs)) + 100 * seed
-    sampled = Design(group_size=8, rows=TRAINING_UPDATES // 4, updates_per_row=4)
+    def sampled(self) -> list[dict[str, Any]]:
+        exact = self.divergence()
+        guess = np.repeat(exact / (self.top_start * self.interval), SEEDS)
+        design = self.design(group_size=8)
+        rate, inside = bisect_rates(lambda rate: self.fall(design, rate, SEEDS) > COLLAPSE, guess)
+        return [
+            self.row("collapse, G = 8", i // SEEDS, rate[i], exact[i // SEEDS], inside[i])
+            for i in range(len(rate))
+        ]
 
-    def sampled_falls(rate: np.ndarray) -> np.ndarray:
-        hyper = _hyper(rate, m5, k5, np.zeros_like(k5), seeds)
-        return drawdown(np.asarray(_rewards(sampled, task, network, arrays, hyper))) > COLLAPSE
+    def variants(self) -> list[dict[str, Any]]:
+        few = (self.interval == 1) | (self.interval == 8)
+        self.momentum, self.interval = self.momentum[few], self.interval[few]
+        result = []
+        for name, loss in VARIANTS.items():
+            result += self.training(COLLAPSE, f"variant: {name}", loss)
+        return result
 
-    rate, inside = bisect_rates(sampled_falls, np.repeat(exact, SEEDS) / top_start / k5)
-    for i in range(len(rate)):
-        add("training collapse, G = 8", m5[i], int(k5[i]), rate[i],
-            predicted=exact[i // SEEDS], inside=inside[i])  # fmt: skip
 
-    # Which surrogates are concerned.
-    few = [(m, k) for m, k in pairs if k in (1, 8, 32) and m in (0.0, 0.9)]
-    fm, fk = (np.array(x) for x in zip(*few, strict=True))
-    exact = np.array([divergence_staleness(m, k) for m, k in few])
-    for name, loss in VARIANTS.items():
-        design = Design(group_size=None, exact=True, rows=TRAINING_UPDATES, loss=loss)
+STAGES: dict[str, Callable[[Study], list[dict[str, Any]]]] = {
+    "sampled": Study.sampled,
+    "collapse": lambda s: s.training(COLLAPSE, "collapse, exact drift"),
+    "rest": Study.rest,
+    "wave": lambda s: s.training(WAVE, "wave, exact drift"),
+    "variants": Study.variants,
+}
 
-        def variant_falls(rate: np.ndarray, design=design) -> np.ndarray:
-            hyper = _hyper(rate, fm, fk, np.zeros_like(fk))
-            rewards = np.asarray(_rewards(design, task, network, arrays, hyper), float)
-            return drawdown(rewards) > COLLAPSE
 
-        rate, inside = bisect_rates(variant_falls, exact / top_start / fk)
-        for i, (m, k) in enumerate(few):
-            add(f"variant: {name}", m, k, rate[i], predicted=exact[i], inside=inside[i])
-    return [{**row, "inside": bool(row.get("inside", True))} for row in rows]
+def measure(seed: int, resume: bool) -> list[dict[str, Any]]:
+    """All rows of a task; finished stages are kept in its partial file."""
+    depends = {"kl_weight": KL_WEIGHT, "momenta": list(MOMENTA), "intervals": list(INTERVALS)}
+    kept = Partial(RESULTS / f"policy_threshold_{seed}.partial.jsonl", depends, resume)
+    there = {item["stage"] for item in kept.items}
+    # The variants are a question of principle: one task answers it.
+    stages = {name: f for name, f in STAGES.items() if name != "variants" or seed == 0}
+    progress = Progress(len(stages), f"task {seed}, stage")
+    missing = [name for name in stages if name not in there]
+    study = Study(seed) if missing else None
+    for name, stage in stages.items():
+        if name in missing:
+            kept.add({"stage": name, "rows": stage(study)})
+        progress.step(name)
+    return [row for item in kept.items for row in item["rows"]]
+
+
+CANDIDATES = {
+    "K_top": "largest curvature, at rest",
+    "K_top_start": "largest curvature, at the start",
+    "K_mean": "mean curvature along the gradient of the reward, at rest",
+    "K_response": "response of the reward to a change of the KL weight, at rest",
+    "K_rise": "1 / time to 63 % of the rise of the reward",
+}
+MEASURED = {
+    "local overshoot, hold": "overshoot at rest",
+    "local divergence, hold": "divergence at rest",
+    "local divergence, constant": "divergence at rest, constant lag",
+    "wave, exact drift": "wave of 0.005 in training",
+    "collapse, exact drift": "collapse in training",
+    "collapse, G = 8": "collapse in training, G = 8",
+}
+
+
+def sweep_collapses() -> pd.DataFrame:
+    """Share of collapsed runs of the factorial data set, by momentum and eta K_ref."""
+    runs = []
+    with float64():
+        task = arithmetic_task(0)
+        reference = pretrain(task, 0)
+    begin = float(expected_reward(reference, task, reference.parameters, task.trained))
+    for run in bg.load_example("sweep"):
+        rewards = np.concatenate([[begin], run.table["expected_reward"]])
+        s = run.settings
+        runs.append(
+            {
+                "momentum": s.momentum,
+                "group_size": s.group_size,
+                "refresh_interval": s.refresh_interval,
+                "rate_times_interval": s.learning_rate * s.refresh_interval,
+                "collapsed": bool(drawdown(rewards) > COLLAPSE),
+            }
+        )
+    return pd.DataFrame(runs)
+
+
+def mean_sd(values: pd.Series) -> str:
+    return f"{values.mean():.3g} ± {values.std(ddof=1):.2g}"
+
+
+def report(frame: pd.DataFrame, sweep: pd.DataFrame) -> None:
+    """Tables of thresholds and what each candidate for K predicts."""
+    curves = frame[frame["kind"].isin(CANDIDATES)].pivot(
+        index="task", columns="kind", values="value"
+    )
+    tasks = len(curves)
+    measured = frame[frame["kind"].isin(MEASURED)].copy()
+    measured["product"] = measured["value"] * measured["refresh_interval"]
+    measured["implied"] = measured["predicted"] / measured["product"]
+    thresholds = []
+    for (momentum, interval), part in measured.groupby(["momentum", "refresh_interval"]):
+        line = {"momentum": f"{momentum:g}", "K_ref": f"{interval:g}"}
+        for kind, label in MEASURED.items():
+            of_kind = part[part["kind"] == kind]
+            top = of_kind["task"].map(curves["K_top" if "rest" in label else "K_top_start"])
+            outside = int((~of_kind["inside"]).sum())
+            line[label] = (
+                f"{of_kind['predicted'].iloc[0]:.2f} / {mean_sd(of_kind['product'] * top)}"
+                + (f" ({outside} out)" if outside else "")
+            )
+        thresholds.append(line)
+    verdicts = []
+    for kind, label in MEASURED.items():
+        of_kind = measured[(measured["kind"] == kind) & measured["inside"]]
+        line = {"measured": label, "implied K": f"{of_kind['implied'].median():.2g}"}
+        for name in CANDIDATES:
+            # Measured over predicted threshold: the prediction is Lambda* / (K K_ref).
+            factor = of_kind["task"].map(curves[name]) / of_kind["implied"]
+            low, middle, high = np.quantile(factor, [0.1, 0.5, 0.9])
+            line[name] = f"{middle:.2g} ({low:.2g} to {high:.2g})"
+        leading = of_kind["product"] * of_kind["task"].map(curves["K_top"])
+        line["K_top, leading order"] = "{1:.2g} ({0:.2g} to {2:.2g})".format(
+            *np.quantile(leading, [0.1, 0.5, 0.9])
+        )
+        verdicts.append(line)
+    variants = [
+        {
+            "momentum": f"{momentum:g}",
+            "K_ref": f"{interval:g}",
+            **{
+                name: f"{v:.3g}" if inside else f"{v:.3g} (edge of the search)"
+                for name, v, inside in zip(
+                    part["kind"].str.removeprefix("variant: "),
+                    part["value"] * interval,
+                    part["inside"],
+                    strict=True,
+                )
+            },
+        }
+        for (momentum, interval), part in frame[frame["kind"].str.startswith("variant")].groupby(
+            ["momentum", "refresh_interval"]
+        )
+    ]
+    shares = sweep.pivot_table(
+        index="momentum", columns="rate_times_interval", values="collapsed", aggfunc="mean"
+    )
+    found = [
+        {"momentum": f"{m:g}", **{f"{x:g}": f"{v:.2f}" for x, v in row.items()}}
+        for m, row in shares.iterrows()
+    ]
+    by_size = sweep.groupby("group_size")["collapsed"].mean()
+    text = f"""# Staleness: measured thresholds against independently measured curvature
+
+{circumstances()}
+
+{tasks} tasks and references, no fitted curve. ± is the standard deviation over tasks (over tasks
+and seeds for G = 8).
+
+## Candidates for K, per unit learning rate
+
+{table([{"": k, "meaning": v, "value": mean_sd(curves[k])} for k, v in CANDIDATES.items()])}
+
+## Thresholds in units of Lambda = eta K K_ref
+
+Predicted exactly / measured; K is the largest curvature, at rest for displacements at rest, at the
+start for training. "Out": the threshold was at the edge of the search or beyond. Leading order
+predicts 1 for every divergence.
+
+{table(thresholds)}
+
+## Measured threshold over prediction
+
+Median and 10 to 90 % range over tasks, momenta and refresh intervals, with each candidate as K in
+the exact prediction. 1: holds.
+
+{table(verdicts)}
+
+## Which surrogates are concerned
+
+eta K_ref at collapse (exact drift, task 0), by the ratio of the surrogate, by whether its KL
+penalty is stale, and for advantages without std normalisation ("mean").
+
+{table(variants)}
+
+## The factorial data set
+
+Share of collapsed runs (all group sizes and replicates) by eta K_ref:
+
+{table(found)}
+
+By group size, all cells: {", ".join(f"G = {g}: {v:.3f}" for g, v in by_size.items())}.
+"""
+    write_text(RESULTS / "policy_threshold.md", text)
+
+
+def figure(frame: pd.DataFrame, sweep: pd.DataFrame) -> None:
+    whole, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4.2))
+    curves = frame[frame["kind"].isin(CANDIDATES)].pivot(
+        index="task", columns="kind", values="value"
+    )
+    top = curves["K_top_start"].mean()
+    colors = dict(zip((0.0, 0.5, 0.9), ("C0", "C2", "C1"), strict=True))
+    for axes, kinds in (
+        (left, {"local divergence, hold": "o", "local overshoot, hold": "v"}),
+        (middle, {"collapse, exact drift": "s", "collapse, G = 8": "o", "wave, exact drift": "v"}),
+    ):
+        for kind, marker in kinds.items():
+            part = frame[(frame["kind"] == kind) & frame["inside"]]
+            name = "K_top" if axes is left else "K_top_start"
+            scaled = part["value"] * part["refresh_interval"] * part["task"].map(curves[name])
+            for momentum, of in scaled.groupby(part["momentum"]):
+                x = part.loc[of.index, "refresh_interval"]
+                axes.plot(
+                    x * (0.96 if momentum == 0 else 1.04), of, marker, ms=4, alpha=0.6,
+                    color=colors[momentum], mfc="none" if marker != "o" else None,
+                    label=f"{MEASURED[kind].removesuffix(' in training')}, momentum {momentum:g}",
+                )  # fmt: skip
+        for momentum in MOMENTA:
+            exact = [divergence_staleness(momentum, k) for k in INTERVALS]
+            axes.plot(INTERVALS, exact, color=colors[momentum], lw=1.2)
+            if axes is left:
+                onset = [overshoot_staleness(momentum, k, LOCAL_UPDATES) for k in INTERVALS]
+                axes.plot(INTERVALS, onset, color=colors[momentum], lw=1.2, ls="--")
+        axes.axhline(1, color="grey", ls=":", lw=1)
+        axes.set(xscale="log", yscale="log", xlabel="refresh interval (updates)")
+        axes.set_xticks(INTERVALS, [str(k) for k in INTERVALS])
+        axes.minorticks_off()
+        axes.legend(frameon=False, fontsize=7)
+    left.set(ylabel="learning rate × top curvature × refresh interval", title="At rest")
+    middle.set(title="Training from the reference")
+    for momentum, part in sweep.groupby("momentum"):
+        share = part.groupby("rate_times_interval")["collapsed"].mean()
+        right.plot(share.index * top, share, "o-", color=colors[momentum], ms=4,
+                   label=f"momentum {momentum:g}")  # fmt: skip
+        right.axvline(divergence_staleness(momentum, 16), color=colors[momentum], ls="--", lw=1)
+    right.axvline(1, color="grey", ls=":", lw=1)
+    right.set(xscale="log", xlabel="learning rate × top curvature × refresh interval",
+              ylabel="share of collapsed runs", title="Factorial data set")  # fmt: skip
+    right.legend(frameon=False, fontsize=8)
+    whole.text(
+        0.5, 0.01, "Lines: exact thresholds of divergence (solid; in the right panel dashed, for "
+        "a refresh interval of 16) and of overshoot (dashed). Dotted: leading order.",
+        ha="center", fontsize=8,
+    )  # fmt: skip
+    whole.tight_layout(rect=(0, 0.04, 1, 1))
+    temporary = RESULTS / "policy_threshold.tmp.png"
+    whole.savefig(temporary, dpi=130)
+    temporary.replace(RESULTS / "policy_threshold.png")
 
 
 def main() -> None:
-    import sys
-    import time
-    t=time.time()
-    rows=study(0)
-    d=pd.DataFrame(rows)
-    print(time.time()-t)
-    d.to_csv("/tmp/study0.csv",index=False)
-if __name__=="__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tasks", type=int, default=3, help="tasks and references (default 3)")
+    parser.add_argument("--only", type=int, help="measure this task only, report with --resume")
+    parser.add_argument("--resume", action="store_true", help="go on with the partial files")
+    options = parser.parse_args()
+    if options.only is not None:
+        measure(options.only, options.resume)
+        return
+    rows = [row for seed in range(options.tasks) for row in measure(seed, options.resume)]
+    frame = pd.DataFrame(rows).astype({"momentum": float, "refresh_interval": float})
+    sweep = sweep_collapses()
+    report(frame, sweep)
+    figure(frame, sweep)
+    write_csv(RESULTS / "policy_threshold.csv", rows)
+    for seed in range(options.tasks):
+        (RESULTS / f"policy_threshold_{seed}.partial.jsonl").unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
     main()

@@ -25,9 +25,10 @@ import jax
 import numpy as np
 import pandas as pd
 
+from bayes_grpo.simulate.design import Design, Hyper
 from bayes_grpo.simulate.network import Reference, pretrain
 from bayes_grpo.simulate.task import Task, arithmetic_task
-from bayes_grpo.simulate.training import Design, Hyper, train_many
+from bayes_grpo.simulate.training import train_many
 
 FOLDER = Path(__file__).parent
 TASK_SEED, REFERENCE_SEED = 0, 0
@@ -73,6 +74,7 @@ def settings(grid: Grid) -> dict[str, Any]:
 
 
 def cells(grid: Grid) -> list[tuple[int, float, int]]:
+    """Group size, momentum and refresh interval of each cell."""
     return list(itertools.product(grid.group_size, grid.momentum, grid.refresh_interval))
 
 
@@ -154,6 +156,7 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def main() -> None:
+    """Train what is missing, and put the table together."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

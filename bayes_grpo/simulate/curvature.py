@@ -14,10 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bayes_grpo.simulate.design import Design
 from bayes_grpo.simulate.grpo import Loss, gradient
 from bayes_grpo.simulate.network import Reference, expected_reward, log_policy
 from bayes_grpo.simulate.task import Task
-from bayes_grpo.simulate.training import Design, exact_batch
+from bayes_grpo.simulate.training import exact_batch
 
 
 class Problem(NamedTuple):
@@ -178,7 +179,9 @@ def lanczos(
     return Spectrum(values, vectors[0] ** 2, vectors[:, -1] @ basis[:count])
 
 
-def top_curvature(problem: Problem, parameters: jax.Array, steps: int = 80) -> tuple[float, np.ndarray]:
+def top_curvature(
+    problem: Problem, parameters: jax.Array, steps: int = 80
+) -> tuple[float, np.ndarray]:
     """Largest curvature and its direction.
 
     Parameters
@@ -265,7 +268,9 @@ def response_curvature(
 
     @jax.jit
     def follow(kl_weight: jax.Array) -> tuple[jax.Array, jax.Array]:
-        def step(carry: tuple[jax.Array, jax.Array], _: None) -> tuple[tuple[jax.Array, jax.Array], None]:
+        def step(
+            carry: tuple[jax.Array, jax.Array], _: None
+        ) -> tuple[tuple[jax.Array, jax.Array], None]:
             p, v = carry
             v = momentum * v + (1 - momentum) * drift(problem, p, p, kl_weight)
             return (p + learning_rate * v, v), None

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -70,13 +70,14 @@ def initial_parameters(network: Network, key: jax.Array) -> jax.Array:
     shapes = _shapes(network)
     keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))
     scale = {"inner": (3 * network.embedding) ** -0.5, "outer": network.hidden**-0.5}
+    # Drawn in single precision whatever the user's setting: one seed is one policy in both.
     parameters = {
         name: jnp.zeros(shape)
         if name.endswith("bias")
-        else scale.get(name, 1.0) * jax.random.normal(keys[name], shape)
+        else scale.get(name, 1.0) * jax.random.normal(keys[name], shape, jnp.float32)
         for name, shape in shapes.items()
     }
-    return ravel_pytree(parameters)[0]
+    return ravel_pytree(parameters)[0].astype(float)
 
 
 def log_policy(network: Network, parameters: jax.Array, prompts: jax.Array) -> jax.Array:
@@ -179,7 +180,7 @@ def _pretrain(
         log_right = right(parameters)
         return -jnp.sum(task.frequency * log_right), jnp.mean(jnp.exp(log_right))
 
-    def step(carry: tuple[jax.Array, ...], index: jax.Array) -> tuple[tuple[jax.Array, ...], None]:
+    def step(carry: Any, index: jax.Array) -> tuple[Any, None]:
         parameters, mean, square, kept, best = carry
         gradient, now = jax.grad(loss, has_aux=True)(parameters)
         kept = jnp.where(best >= accuracy, kept, parameters)

@@ -21,9 +21,9 @@ from bayes_grpo.settings import Settings
 from bayes_grpo.storage import write_whole
 
 if TYPE_CHECKING:
+    from bayes_grpo.simulate.design import Design
     from bayes_grpo.simulate.network import Reference
     from bayes_grpo.simulate.task import Task
-    from bayes_grpo.simulate.training import Design
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class PolicyRun:
     def __post_init__(self) -> None:
         if self.updates_per_row < 1 or self.updates < 2 * self.updates_per_row:
             raise InputError(
-                f"updates is {self.updates} and updates_per_row {self.updates_per_row}: expected at "
-                "least two rows of at least one update"
+                f"updates is {self.updates} and updates_per_row {self.updates_per_row}: expected "
+                "at least two rows of at least one update"
             )
         if self.lag > 0 and self.refresh_interval > 1:
             raise InputError(
@@ -133,7 +133,8 @@ def simulate_policy(run: PolicyRun) -> pd.DataFrame:
     InputError
         If a number is out of range.
     """
-    from bayes_grpo.simulate.training import Hyper, train_many
+    from bayes_grpo.simulate.design import Hyper
+    from bayes_grpo.simulate.training import train_many
 
     design = _design(run)
     task, reference = task_and_reference(run)
@@ -168,8 +169,8 @@ def task_and_reference(run: PolicyRun) -> tuple["Task", "Reference"]:
 
 
 def _design(run: PolicyRun) -> "Design":
+    from bayes_grpo.simulate.design import Design
     from bayes_grpo.simulate.grpo import Loss
-    from bayes_grpo.simulate.training import Design
 
     return Design(
         group_size=run.group_size,
@@ -220,9 +221,7 @@ def write_policy_log(run: PolicyRun, path: str | os.PathLike[str]) -> pd.DataFra
     return table
 
 
-def _write_log(
-    table: pd.DataFrame, path: str | os.PathLike[str], settings: dict[str, Any]
-) -> Path:
+def _write_log(table: pd.DataFrame, path: str | os.PathLike[str], settings: dict[str, Any]) -> Path:
     records: list[dict[str, Any]] = [{"type": "config", "trainer": "bayes_grpo", **settings}]
     records += ({"type": "train", **row} for row in table.to_dict("records"))
     plain = (

@@ -79,9 +79,7 @@ def arithmetic_task(
         If a number is out of range.
     """
     if not SMALLEST_MODULUS <= modulus <= LARGEST_MODULUS:
-        raise InputError(
-            f"modulus is {modulus}: expected {SMALLEST_MODULUS} to {LARGEST_MODULUS}"
-        )
+        raise InputError(f"modulus is {modulus}: expected {SMALLEST_MODULUS} to {LARGEST_MODULUS}")
     for name, value in (("unsolvable", unsolvable), ("held_out", held_out)):
         if not 0 <= value < 1:
             raise InputError(f"{name} is {value}: expected a fraction from 0 to below 1")
