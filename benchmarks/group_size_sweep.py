@@ -247,6 +247,17 @@ def report(
         }
         for kind, found in variances.items()
     ]
+    frame = pd.DataFrame(rows)
+    readings = []
+    for rate, part in frame.groupby("learning_rate"):
+        late = part["late_reward"].to_numpy()
+        off = np.abs(late - part["exact_drift"]).max()
+        times = part["half_time"].to_numpy()
+        readings.append(
+            f"*   Learning rate {rate:g}: the late reward rises by {late[-1] - late[0]:.3f} from "
+            f"G = 2 to G = 64, and lies within {off:.3f} of the exact drift of its group size; "
+            f"times to half differ by a factor {times.max() / times.min():.2f}."
+        )
     text = f"""# Group size: the mean and the noise
 
 {circumstances()}
@@ -257,6 +268,12 @@ deviations are over runs.
 ## Mean
 
 {table(means)}
+
+{chr(10).join(readings)}
+
+Exact drifts are those of momentum 0; a run with momentum .9 is some 10 updates later. The drift
+factor (mean over prompts, weighted by their force) says how much weaker the reward force of a group
+of G is at the start; the KL penalty does not shrink with it, so the plateau moves.
 
 ## Exponents of the noise
 
@@ -269,6 +286,8 @@ Variance ~ G^-alpha of late rows; alpha and 95 % bootstrap interval.
 ## Noise of the gradient along the reward
 
 One policy (end of the exact run with G = 64, lr 0.6), batches of 32 prompts drawn at random.
+The policy is near rest for std-normalised advantages only: with mean-only ones every prompt still
+pulls, and which prompts are drawn is a noise that groups of any size keep.
 
 {table(noise)}
 """
