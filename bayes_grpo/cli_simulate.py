@@ -2,8 +2,6 @@
 
 import json
 from collections.abc import Callable
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +9,8 @@ import click
 
 from bayes_grpo.errors import InputError
 
-# Commands that live beside their simulator: each module offers add_command(group).
-_ELSEWHERE = {"policy": "bayes_grpo.simulate.policy"}
 
-
-class Simulators(click.Group):
-    """A group that loads the commands of other modules only when they are asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """List the names of all commands."""
-        there = [name for name, module in _ELSEWHERE.items() if find_spec(module)]
-        return sorted({*super().list_commands(ctx), *there})
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Find a command by its name, loading its module if need be."""
-        module = _ELSEWHERE.get(cmd_name)
-        if module and cmd_name not in self.commands and find_spec(module):
-            import_module(module).add_command(self)
-        return super().get_command(ctx, cmd_name)
-
-
-@click.group(cls=Simulators)
+@click.group()
 def simulate() -> None:
     """Write the log of a simulated training run, whose truth is known."""
 
@@ -179,6 +158,46 @@ def model(model: str, assignments: tuple[tuple[str, Any], ...], rows: int, **opt
     click.echo(f"{len(found.run)} rows written to {out}")
     for name, value in found.parameters.items():
         click.echo(f"  {name} {value:.6g}")
+
+
+@simulate.command()
+@_number("updates", 400, "Optimizer updates.", click.IntRange(2))
+@_number("updates-per-row", 1, "Updates that a logged row is the mean of.", click.IntRange(1))
+@_number("learning-rate", 0.6, "Learning rate; Adam wants one near 0.003.")
+@_number("momentum", 0.9, "Momentum of SGD, or Adam's beta1.")
+@_number("kl-weight", 0.8, "Weight of the penalty on the divergence from the reference.")
+@_number("group-size", 8, "Rollouts of a prompt.", click.IntRange(2))
+@_number("prompts-per-step", 32, "Prompts of an update.", click.IntRange(1))
+@_number("refresh-interval", 1, "Updates between two refreshes of the sampler.", click.IntRange(1))
+@_number("lag", 0, "Updates by which the sampler is always behind.", click.IntRange(0))
+@_choice("normalisation", ("std", "mean"), "Advantages over the group's deviation, or centred.")
+@_choice("ratio", ("clipped", "unclipped", "none"), "Importance ratios of the loss.")
+@_number("clip", 0.2, "Half-width of the clip range.")
+@_choice("stale-force", ("reward", "all"), "What is evaluated at the sampler: 'all' adds the KL.")
+@_choice("optimizer", ("sgd", "adam"), "Optimizer.")
+@_choice("momentum-convention", ("ema", "heavy_ball"), "Weight of a gradient in SGD's momentum.")
+@click.option("--reuse", is_flag=True, help="Use the same rollouts until the next refresh.")
+@_number("modulus", 11, "Prompts are 'a op b' modulo this number.", int)
+@_number("unsolvable", 0.1, "Fraction of prompts that no answer solves.")
+@_number("accuracy", 0.35, "Mean accuracy of the pretrained reference.")
+@_number("task-seed", 0, "Seed of task and reference.", int)
+@_number("seed", 0, "Seed of the rollouts.", click.IntRange(0))
+@_OUT
+def policy(out: Path, **options: Any) -> None:
+    """GRPO on a small neural policy that learns arithmetic modulo a prime.
+
+    Prompts are of unequal difficulty, some cannot be solved. The log has the columns of a trainer's
+    and the exact expected reward of the policy.
+    """
+    from bayes_grpo.simulate.policy import PolicyRun, write_policy_log
+
+    _check_out(out)
+    table = write_policy_log(PolicyRun(**options), out)
+    first, last = table["expected_reward"].iloc[[0, -1]]
+    click.echo(
+        f"{len(table)} rows written to {out}: expected reward {first:.3f} after row 1, "
+        f"{last:.3f} at the end"
+    )
 
 
 def _check_out(out: Path) -> None:

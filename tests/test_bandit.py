@@ -648,3 +648,17 @@ def test_the_terminal_refuses_in_one_line(args, tmp_path):
     assert result.exit_code == 2
     assert len(result.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_bandits_end_at_their_closed_form():
+    runs = {name: bg.load_example(f"bandit_{name}") for name in ("overdamped", "oscillating")}
+    for run in runs.values():
+        truth = curvature(Bandit(momentum=run.settings.momentum, kl_weight=2.0, group_size=8))
+        assert run.table["eval_reward"].iloc[-60:].mean() == pytest.approx(truth.plateau, abs=0.01)
+        assert run.settings.kl_weight == 2.0 and run.settings.group_size == 8
+    peak = {name: run.table["eval_reward"].max() - truth.plateau for name, run in runs.items()}
+    assert peak["overdamped"] < 0.02 < 0.05 < peak["oscillating"]
+    stale = bg.load_example("bandit_stale").settings
+    threshold = bg.reduction.divergence_staleness(0.0, stale.refresh_interval)
+    ratio = stale.learning_rate * truth.curvature * stale.refresh_interval / threshold
+    assert 0.9 < ratio < 1

@@ -1,4 +1,4 @@
-"""Simulated training runs whose truth is known: the softmax bandit, and the models themselves.
+"""Simulated training runs whose truth is known: bandit, small neural policy, the models.
 
 Names are loaded on first use, so that ``bayes-grpo simulate --help`` does not wait for JAX.
 """
@@ -15,17 +15,23 @@ if TYPE_CHECKING:
     from bayes_grpo.simulate.generator import Simulated as Simulated
     from bayes_grpo.simulate.generator import simulate_model as simulate_model
     from bayes_grpo.simulate.log import write_log as write_log
+    from bayes_grpo.simulate.policy import PolicyRun as PolicyRun
+    from bayes_grpo.simulate.policy import simulate_policy as simulate_policy
+    from bayes_grpo.simulate.policy import write_policy_log as write_policy_log
 
 # Public name -> module that holds it.
 _EXPORTS = {
     "Bandit": "bayes_grpo.simulate.bandit",
     "Curves": "bayes_grpo.simulate.bandit",
     "FixedPoint": "bayes_grpo.simulate.equilibrium",
+    "PolicyRun": "bayes_grpo.simulate.policy",
     "Simulated": "bayes_grpo.simulate.generator",
     "curvature": "bayes_grpo.simulate.equilibrium",
     "simulate_bandit": "bayes_grpo.simulate.bandit",
     "simulate_model": "bayes_grpo.simulate.generator",
+    "simulate_policy": "bayes_grpo.simulate.policy",
     "write_log": "bayes_grpo.simulate.log",
+    "write_policy_log": "bayes_grpo.simulate.policy",
 }
 
 __all__ = [*_EXPORTS]
