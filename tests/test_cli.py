@@ -274,10 +274,10 @@ def test_a_bad_log_among_several(tmp_path, quick, out):
 
 def test_files_of_a_folder_that_are_no_logs_are_said(tmp_path, quick, out):
     write(tmp_path / "a.csv", GOOD)
-    write(tmp_path / "config.yaml", "lr: 1\n")
+    write(tmp_path / "notes.yaml", "lr: 1\n")
     result = run("fit", tmp_path, "--out", out)
     assert result.exit_code == 0
-    assert "config.yaml" in result.stderr
+    assert "notes.yaml" in result.stderr
     assert {path.name for path in out.iterdir()} == FILES
 
 
