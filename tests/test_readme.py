@@ -5,6 +5,7 @@ import re
 import textwrap
 from pathlib import Path
 
+import click
 import matplotlib as mpl
 import pytest
 
@@ -59,14 +60,20 @@ def test_a_trainer_of_ones_own_as_shown(tmp_path, monkeypatch):
     assert (run.settings.kl_weight, run.settings.momentum) == (0.01, 0.95)
 
 
+def _commands(group: click.Group) -> list[click.Command]:
+    return [
+        c
+        for command in group.commands.values()
+        for c in (_commands(command) if isinstance(command, click.Group) else [command])
+    ]
+
+
 def test_names_are_there():
     for model in bg.available_models():
         assert f"| `{model}` |" in README
     for path in re.findall(r"`((?:bayes_grpo|models|data|tests|benchmarks)/[\w/.]*)`", README):
         assert (ROOT / path).exists(), path
-    options = {
-        name for command in main.commands.values() for p in command.params for name in p.opts
-    }
+    options = {name for command in _commands(main) for p in command.params for name in p.opts}
     for option in re.findall(r"(?<!-)--[a-z][a-z-]+", README):
         assert option in options, option
 
