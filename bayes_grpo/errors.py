@@ -11,8 +11,12 @@ class InputError(BayesGrpoError):
     """A log, a table or a setting that cannot be used as it is.
 
     The message is one line: where (file, row, column), what was found, what was expected, and the
-    usual mend.
+    usual mend.  What was found may hold anything: line breaks and control characters of it are
+    shown escaped.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__("".join(c if c.isprintable() else ascii(c)[1:-1] for c in message))
 
     def at(self, where: str) -> Self:
         """Return the same error with a place in front of its message.

@@ -138,3 +138,42 @@ def test_permuted_and_duplicated_rows(tmp_path, form, order, twice):
     for run in runs_or_refusal(path):
         steps = run.table["step"].to_numpy()
         np.testing.assert_allclose(run.table["reward"], np.array(REWARDS)[steps - 1])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"step": 1, "reward": ' + "9" * 5000 + "}\n",
+        '[{"step": 1, "reward": ' + "9" * 5000 + "}]",
+        '{"step": 1' + "0" * 5000 + ', "reward": 0.5}\n' * 3,
+        "step " + "9" * 5000 + ": {'reward': 1}\n",
+        'step,"the\nreward"\n1,0.5\n2,0.6\n',
+    ],
+)
+def test_endless_numbers_and_names_of_two_lines_are_refused_in_one_line(tmp_path, text):
+    (tmp_path / "log").write_text(text)
+    assert runs_or_refusal(tmp_path / "log") == []
+
+
+def test_a_seed_that_once_broke_the_line_of_a_message(tmp_path):
+    damage(tmp_path, "chart", range(400, 834))
+
+
+@pytest.mark.parametrize("unclosed", ["<!-- ", "<a ", "</a", "<!", "<?", "<![CDATA[", "<a a='"])
+def test_a_page_with_a_million_unclosed_tags(tmp_path, unclosed):
+    # Quadratic in older versions of the standard parser: this test then never ends.
+    rows = "".join(f"<tr><td>{k}</td><td>0.{k}</td></tr>" for k in range(1, 6))
+    page = f"<table><tr><th>Step</th><th>reward</th></tr>{rows}</table>"
+    (tmp_path / "log.html").write_text(page + unclosed * (1_000_000 // len(unclosed)))
+    (run,) = read_runs([tmp_path / "log.html"])
+    assert run.table["reward"].tolist() == [0.1, 0.2, 0.3, 0.4, 0.5]
+
+
+def test_commented_rows_of_a_page_are_no_rows(tmp_path):
+    row = "<tr><td>{}</td><td>0.{}</td></tr>".format
+    rows = row(1, 1) + "<!--" + row(2, 9) + "-->" + row(3, 2) + row(4, 3)
+    page = f"<table><tr><th>Step</th><th>reward</th></tr>{rows}</table> a < b <!-- {row(5, 4)}"
+    (tmp_path / "log.html").write_text(page)
+    (run,) = read_runs([tmp_path / "log.html"])
+    assert run.table["step"].tolist() == [1, 3, 4]
+    assert run.table["reward"].tolist() == [0.1, 0.2, 0.3]

@@ -18,7 +18,7 @@ _DEEPEST = 40
 _LONGEST_CELL = 2000
 
 # [100/100 1:30:34, Epoch 0/1] under the progress bar of a Hugging Face trainer.
-_PROGRESS = re.compile(r"\[\s*\d+/(\d+)\s+(?:\d+:)?\d+:\d+")
+_PROGRESS = re.compile(r"\[\s*\d+/(\d{1,15}(?!\d))\s+(?:\d+:)?\d+:\d+")
 
 _RULE = re.compile(r"\s*\|?\s*:?-{2,}:?\s*(?:\|\s*:?-+:?\s*)+\|?\s*$|\s*\|\s*:?-{2,}:?\s*\|\s*$")
 
@@ -94,7 +94,7 @@ def records_of_html(text: str, console: ConsoleLog) -> list[Records]:
         Empty if there is none.
     """
     page = _Page()
-    page.feed(text)
+    page.feed(_without_comments(text))
     page.close()
     found = []
     for rows in page.tables:
@@ -109,6 +109,24 @@ def records_of_html(text: str, console: ConsoleLog) -> list[Records]:
         planned = Setting(max(totals), "read", "the progress bar over the table")
         found = [Records(**{**vars(found[0]), "settings": {"max_steps": planned}})]
     return _labelled(found)
+
+
+def _without_comments(text: str) -> str:
+    """Drop comments, and read each ``<`` after the last ``>`` as text: no tag can end there.
+
+    The parser of older Python versions searches the rest of the page again for every comment or
+    tag that is never closed, which takes minutes on a hostile page.
+    """
+    last = text.rfind(">") + 1
+    text = text[:last] + text[last:].replace("<", "&lt;")
+    kept, at = [], 0
+    while (begin := text.find("<!--", at)) >= 0:
+        kept.append(text[at:begin])
+        end = text.find("-->", begin + 4)
+        if end < 0:
+            return "".join(kept)
+        at = end + 3
+    return "".join((*kept, text[at:]))
 
 
 def _labelled(found: list[Records]) -> list[Records]:

@@ -64,10 +64,13 @@ _PAIR = re.compile(
     r"(-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?nan|[-+]?inf)(?![\w.]|:\d)"
 )
 _STEP = re.compile(
-    r"\b(?:step|iter(?:ation)?|update|rollout)\s*[:=#]?\s*\[?\s*(\d+)(?:\s*/\s*(\d+))?",
+    r"\b(?:step|iter(?:ation)?|update|rollout)\s*[:=#]?\s*\[?\s*(\d{1,15}(?!\d))(?:\s*/\s*(\d{1,15}(?!\d)))?",
     re.IGNORECASE,
 )
-_EPOCH = re.compile(r"\bepoch\W*\[?(\d+)/(\d+)\]?\W*\(?\[?(\d+)\s*/\s*(\d+)", re.IGNORECASE)
+_EPOCH = re.compile(
+    r"\bepoch\W*\[?(\d{1,15})/(\d{1,15})(?!\d)\]?\W*\(?\[?(\d{1,15})\s*/\s*(\d{1,15}(?!\d))",
+    re.IGNORECASE,
+)
 
 
 def settings(config: Config) -> dict[str, Setting]:

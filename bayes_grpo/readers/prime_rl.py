@@ -21,7 +21,9 @@ _SOLVED = (rf"{_ALL}/solved_(none|all)", r"batch/solve_(none|all)", r"solve_(non
 _LAGS = (r"off_policy/mean", r"batch/async_level", r"async_level")
 _OF_2025 = r"batch/solve_(none|all)|val_reward/mean|reward/mean|async_level|completion_len/mean"
 
-_LINE = re.compile(r"(?:\bSUCCESS\b.*?\bStep (\d+) \| |\bStep (\d+) \| (?=Time: .*tokens))(.*)")
+_LINE = re.compile(
+    r"(?:\bSUCCESS\b.*?\bStep (\d{1,15}) \| |\bStep (\d{1,15}) \| (?=Time: .*tokens))(.*)"
+)
 _PAIR = re.compile(r"([A-Za-z][A-Za-z. \-]*?):?\s+(-?\d[\d.]*(?:[eE][-+]?\d+)?)(?![\d.])")
 # As the console calls them: what metrics.jsonl does.
 _PRINTED = {

@@ -107,7 +107,7 @@ def _kind(row: dict[str, Any]) -> str:
 
 
 def _fields(text: str) -> dict[str, Any]:
-    planned = re.search(r"\"max_steps\"\s*:\s*(\d+)", text)
+    planned = re.search(r"\"max_steps\"\s*:\s*(\d{1,15}(?!\d))", text)
     return {"max_steps": int(planned.group(1))} if planned else {}
 
 

@@ -10,6 +10,8 @@ from bayes_grpo.errors import InputError
 
 HEAD_BYTES = 65_536
 
+_TOO_LONG = "a whole number of thousands of digits"
+
 
 def read_head(path: Path) -> str:
     """Return the beginning of a file as text.
@@ -87,6 +89,8 @@ def parse_json(text: str) -> Any:
         ) from error
     except RecursionError as error:
         raise InputError("JSON nested too deep: expected a log") from error
+    except ValueError as error:  # Python's bound on the digits of a whole number
+        raise InputError(f"{_TOO_LONG}: expected a log") from error
 
 
 def whole_rows(text: str, start: str) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
@@ -114,7 +118,7 @@ def whole_rows(text: str, start: str) -> tuple[list[dict[str, Any]], tuple[str, 
     while ahead := re.compile(r"[\s,]*(?=\{)").match(text, at):
         try:
             row, at = decoder.raw_decode(text, ahead.end())
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             break
         rows.append(row)
     rest = text[at:].lstrip(" \t\n,")
@@ -158,6 +162,8 @@ def parse_json_lines(text: str) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
             ) from error
         except RecursionError as error:
             raise InputError(f"line {at}: JSON nested too deep, expected a log row") from error
+        except ValueError as error:  # Python's bound on the digits of a whole number
+            raise InputError(f"line {at}: {_TOO_LONG}, expected a log row") from error
         if not isinstance(record, dict):
             raise InputError(
                 f"line {at}: found {type(record).__name__}, expected one JSON object a line"
