@@ -222,7 +222,7 @@ def _newest_state(folder: Path) -> Path | None:
     """Return the trainer state that goes furthest, in the folder itself or its checkpoints."""
     checkpoints = []
     for state in folder.glob(f"checkpoint-*/{_STATE}"):
-        if number := re.fullmatch(r"checkpoint-(\d{1,15}(?!\d))", state.parent.name):
+        if number := re.fullmatch(r"checkpoint-(\d{1,15})", state.parent.name):
             checkpoints.append((int(number.group(1)), state))
     if (folder / _STATE).is_file():
         return folder / _STATE  # written at the end of the training, or the folder is a checkpoint

@@ -11,7 +11,7 @@ from bayes_grpo.readers.records import number_or_nan
 from bayes_grpo.settings import Setting
 
 _ACTOR = r"\w+_actor"
-_STEP = re.compile(r"Train step (\d{1,15}(?!\d))/(\d{1,15}(?!\d)) done")
+_STEP = re.compile(r"Train step (\d{1,15})/(\d{1,15}) done")
 _MINIBATCHES = 4
 
 

@@ -18,7 +18,7 @@ _DEEPEST = 40
 _LONGEST_CELL = 2000
 
 # [100/100 1:30:34, Epoch 0/1] under the progress bar of a Hugging Face trainer.
-_PROGRESS = re.compile(r"\[\s*\d+/(\d{1,15}(?!\d))\s+(?:\d+:)?\d+:\d+")
+_PROGRESS = re.compile(r"\[\s*\d+/(\d{1,15})\s+(?:\d+:)?\d+:\d+")
 
 _RULE = re.compile(r"\s*\|?\s*:?-{2,}:?\s*(?:\|\s*:?-+:?\s*)+\|?\s*$|\s*\|\s*:?-{2,}:?\s*\|\s*$")
 

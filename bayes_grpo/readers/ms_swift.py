@@ -13,7 +13,7 @@ from bayes_grpo.readers.records import missing
 from bayes_grpo.settings import Setting
 
 _COUNTER = "global_step/max_steps"
-_REACHED = re.compile(r"\s*(\d{1,15}(?!\d))\s*/\s*(\d{1,15}(?!\d))\s*")
+_REACHED = re.compile(r"\s*(\d{1,15})\s*/\s*(\d{1,15})\s*")
 # Text that repeats the counter and the clock.
 _CLOCK = ("elapsed_time", "remaining_time", "percentage")
 _EVALUATION = ("eval_", "eval/")

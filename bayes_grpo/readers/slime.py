@@ -17,7 +17,7 @@ from bayes_grpo.settings import Setting
 # eval/<set> is the mean reward; shares and lengths of the same set are not.
 _EVALUATION = r"eval/(?!step$)[^/]+(?<!-truncated_ratio)(?<!-aborted_ratio)"
 _PASS_RATE = re.compile(r"eval/.+-pass@\d+")
-_LINE = re.compile(r"(?<![\w-])(rollout|perf|step|eval) (\d{1,15}(?!\d)): (\{.*\})")
+_LINE = re.compile(r"(?<![\w-])(rollout|perf|step|eval) (\d{1,15}): (\{.*\})")
 _STEPS = {"rollout": "rollout/step", "perf": "rollout/step", "step": "train/step"}
 _COUNT = re.compile(r"rollout/zero_std/count_.+")
 
