@@ -2,7 +2,7 @@
 
     nice python benchmarks/policy_threshold.py
 
-The small neural policy of bayes_grpo.simulate, for five tasks and references. No curve is fitted:
+The small neural policy of bayes_grpo.simulate, for three tasks and references. No curve is fitted:
 
 1.  Curvatures. Exact on-policy training (every answer of every training prompt summed, infinite
     groups) to near rest; then, from the exact drift: the largest curvature of its Jacobian
@@ -20,7 +20,7 @@ Predictions: leading order, eta K K_ref = 1 (the ema convention), and exact, fro
 of the block map. Overshoot is predicted by the scalar recursion under the criterion that is used.
 
 Written to benchmarks/results: policy_threshold.csv, .md, .png. Results so far are kept in a partial
-file; --resume goes on with them. About 25 minutes on two cores.
+file; --resume goes on with them. About 10 minutes on two quiet cores.
 """
 
 import argparse
@@ -55,7 +55,6 @@ from bayes_grpo.simulate.task import arithmetic_task
 from bayes_grpo.simulate.training import initial_state, train, update
 
 KL_WEIGHT = 0.8
-TASKS = (0, 1, 2, 3, 4)
 MOMENTA = (0.0, 0.9)
 INTERVALS = (1, 2, 4, 8, 16)
 REST = 1000
