@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from bayes_grpo import reduction as reduction
+    from bayes_grpo.comparison import compare as compare
     from bayes_grpo.convergence import ConvergenceWarning as ConvergenceWarning
     from bayes_grpo.errors import InputError as InputError
     from bayes_grpo.errors import ModelFileError as ModelFileError
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from bayes_grpo.run import Settings as Settings
     from bayes_grpo.stability import Stability as Stability
     from bayes_grpo.stability import stability as stability
+    from bayes_grpo.stacking import Stack as Stack
+    from bayes_grpo.stacking import stack as stack
 
 # Public name -> module that holds it.
 _EXPORTS = {
@@ -45,7 +48,9 @@ _EXPORTS = {
     "Run": "bayes_grpo.run",
     "Settings": "bayes_grpo.run",
     "Stability": "bayes_grpo.stability",
+    "Stack": "bayes_grpo.stacking",
     "available_models": "bayes_grpo.model",
+    "compare": "bayes_grpo.comparison",
     "fit": "bayes_grpo.fit",
     "load_example": "bayes_grpo.examples",
     "load_fit": "bayes_grpo.fit",
@@ -56,6 +61,7 @@ _EXPORTS = {
     "read_run": "bayes_grpo.readers",
     "read_runs": "bayes_grpo.readers",
     "stability": "bayes_grpo.stability",
+    "stack": "bayes_grpo.stacking",
 }
 
 # Modules that are public by themselves.

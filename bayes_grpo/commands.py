@@ -89,11 +89,7 @@ def fit_one(run: Run, folder: Path, plan: Plan, report: Report, brief: bool) -> 
         numbers = as_numbers(done, forecast_table(done, plan.horizon))
         report.records.append({**numbers, "files": files})
     if brief:
-        steps = outlook.settling_steps(done)
-        report.say(
-            f"{run.name}: plateau {outlook.plateau(done)}, 95 % of the way in "
-            f"{outlook.count(steps.median)} steps, {done.convergence} -> {folder}"
-        )
+        report.say(f"{run.name}: {outlook.in_brief(done)}, {done.convergence} -> {folder}")
         return
     report.say("\n".join(describe(done)))
     report.say(f"\nwritten to {folder}: {', '.join(files)}")

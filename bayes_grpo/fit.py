@@ -5,20 +5,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
-from bayes_grpo.convergence import (
-    Convergence,
-    ConvergenceWarning,
-    assess,
-    effective_draws,
-    r_hat,
-)
+from bayes_grpo.convergence import Convergence, ConvergenceWarning, assess
 from bayes_grpo.errors import InputError
+from bayes_grpo.forecasting import (
+    QUANTILES,
+    Kind,
+    forecast_table,
+    future_steps,
+)
 from bayes_grpo.model import Data, Model, Program, bind, load_model, responses_of
 from bayes_grpo.posterior import forecast_draws, levels_and_paths, prior_draws
 from bayes_grpo.precision import float64
@@ -27,17 +26,14 @@ from bayes_grpo.results import SUMMARY, assemble, assemble_prior, within_bounds
 from bayes_grpo.run import CautionWarning, Run
 from bayes_grpo.sampler import Sampling, sample
 from bayes_grpo.storage import read_fit, write_fit
-from bayes_grpo.timeline import Timeline, check_distance, future_ticks
+from bayes_grpo.summary import summarise
+from bayes_grpo.timeline import Timeline, future_ticks
 
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 MAX_CELLS = 4_000_000
 """Largest draws times rows of a stored curve; longer runs keep every n-th draw of their curves."""
 
 MAX_SEED = 2**32
 """Seeds that every random generator in use takes lie below."""
-
-MAX_FUTURE_ROWS = 400
-"""Rows of a forecast whose steps were not listed."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,9 +64,25 @@ class Fit:
     horizon: int
     seed: int
 
+    @property
+    def name(self) -> str:
+        """Name of the model, for titles."""
+        return self.model.name
+
+    @property
+    def relaxes(self) -> bool:
+        """Whether the model has a plateau that the reward comes closer to."""
+        return self.bound[0].parts.relaxes
+
     @cached_property
-    def _bound(self) -> tuple[Program, Timeline, Data]:
+    def bound(self) -> tuple[Program, Timeline, Data]:
+        """Compiled program, clock and data of the fit, from `bayes_grpo.model.bind`."""
         return bind(self.model, self.run, self.horizon)
+
+    @property
+    def parameter_draws(self) -> dict[str, np.ndarray]:
+        """Draws of the sampled parameters as their priors count them, shape (draws,) each."""
+        return {name: v.to_numpy().reshape(-1) for name, v in self.idata["prior_units"].items()}
 
     @cached_property
     def convergence(self) -> Convergence:
@@ -83,7 +95,7 @@ class Fit:
     def notes(self) -> tuple[str, ...]:
         """Everything that was assumed on the way from the log to the posterior."""
         cautions = (f"caution: {caution}" for caution in self.run.cautions)
-        return (*cautions, *self.run.notes, *self._bound[1].notes)
+        return (*cautions, *self.run.notes, *self.bound[1].notes)
 
     def summary(self, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> pd.DataFrame:
         """Posterior of the quantities that users ask for.
@@ -101,30 +113,14 @@ class Fit:
             rate; ``plateau`` is the one at the end of the log, after its drift.
             ``attrs["convergence"]`` says whether the fit may be used.
         """
-        _check_quantiles(quantiles, "summary")
-        rows = {}
-        posterior = self.idata["posterior"]
-        for name, unit in SUMMARY.items():
-            if name not in posterior:
-                continue
-            values = posterior[name].to_numpy()
-            rows[name] = {
-                "mean": values.mean(),
-                "sd": values.std(),
-                **{f"{100 * q:g}%": np.quantile(values, q) for q in quantiles},
-                "ess": effective_draws(values),
-                "r_hat": r_hat(values),
-                "unit": unit,
-            }
-        table = pd.DataFrame.from_dict(rows, orient="index")
-        table.index.name = "quantity"
+        table = summarise(self.idata["posterior"], quantiles)
         table.attrs["convergence"] = str(self.convergence)
         return table
 
     def forecast(
         self,
         steps: int | Iterable[int] | None = None,
-        kind: Literal["observed", "mean"] = "observed",
+        kind: Kind = "observed",
         quantiles: Sequence[float] = QUANTILES,
     ) -> pd.DataFrame:
         """Distribution of the reward beyond the end of the log.
@@ -150,18 +146,8 @@ class Fit:
         InputError
             If a step is not beyond the end of the log, or kind or a quantile is not known.
         """
-        if kind not in ("observed", "mean"):
-            raise InputError(f"forecast kind is {kind!r}: expected 'observed' or 'mean'")
-        _check_quantiles(quantiles, "forecast")
-        wanted = self._future_steps(steps)
-        mean, observed = self.forecast_draws(wanted)
-        draws = observed if kind == "observed" else mean
-        columns = {
-            f"q{100 * q:04.1f}".removesuffix(".0"): np.quantile(draws, q, axis=0) for q in quantiles
-        }
-        table = pd.DataFrame(
-            {"step": wanted, "mean": draws.mean(axis=0), "sd": draws.std(axis=0), **columns}
-        )
+        wanted = future_steps(self.run, self.horizon, steps)
+        table = forecast_table(wanted, self.forecast_draws(wanted), kind, quantiles)
         table.attrs["convergence"] = str(self.convergence)
         return table
 
@@ -179,7 +165,7 @@ class Fit:
             Reward without and with sampling noise, shape (draws, steps), kept inside the declared
             reward bounds.
         """
-        program, timeline, data = self._bound
+        program, timeline, data = self.bound
         wanted = np.asarray(steps, dtype=np.int64)
         settings, table = self.run.settings, self.run.table
         beyond = (wanted - int(table["step"].iloc[-1])) * settings.updates_per_step
@@ -189,10 +175,6 @@ class Fit:
         generations = float(rewarded["generations"].median())
         width = int(rewarded["updates"].median()) if timeline.windowed else 1
         posterior = self.idata["posterior"]
-        flat = {
-            name: values.to_numpy().reshape(-1)
-            for name, values in self.idata["prior_units"].items()
-        }
         ends = posterior["end_state"].to_numpy().reshape(-1, posterior.sizes["state"])
         with float64():
             future = future_ticks(
@@ -202,7 +184,9 @@ class Fit:
                 width,
                 generations,
             )
-            mean, observed = forecast_draws(program, data, future, flat, ends, self.seed + 1)
+            mean, observed = forecast_draws(
+                program, data, future, self.parameter_draws, ends, self.seed + 1
+            )
         return within_bounds(mean, self.run), within_bounds(observed, self.run)
 
     def with_prior(self, draws: int = 1000) -> "Fit":
@@ -218,7 +202,7 @@ class Fit:
         Fit
             The same fit, its ``idata`` with the groups prior and prior_predictive.
         """
-        program, timeline, data = self._bound
+        program, timeline, data = self.bound
         with float64():
             _, levels, rewards = prior_draws(program, data, draws, self.seed)
             groups = assemble_prior(self.run, program, timeline, levels, rewards)
@@ -240,38 +224,6 @@ class Fit:
         Path
         """
         return write_fit(self.run, self.idata, path)
-
-    def _future_steps(self, steps: int | Iterable[int] | None) -> np.ndarray:
-        table = self.run.table
-        last = int(table["step"].iloc[-1])
-        spacing = max(1, int(table["step"].diff().median()))
-        if steps is None or isinstance(steps, int | np.integer):
-            ahead = self.horizon - last if steps is None else int(steps)
-            if steps is not None and ahead < 1:
-                raise InputError(f"forecast steps is {steps}: expected at least 1 step ahead")
-            if ahead < 1:
-                raise InputError(
-                    f"run '{self.run.name}': nothing to forecast: the planned last step is "
-                    f"{self.horizon} and the log goes to {last}; give more steps"
-                )
-            rows = max(1, ahead // spacing)
-            thin = -(-rows // MAX_FUTURE_ROWS)
-            wanted = np.arange(last + ahead, last, -spacing * thin, dtype=float)[::-1]
-        else:
-            wanted = np.asarray(list(steps), dtype=float)
-            if wanted.size == 0:
-                raise InputError("forecast steps are empty: expected at least one step")
-            if not np.all(np.equal(np.mod(wanted, 1), 0)):
-                raise InputError("forecast steps must be whole numbers")
-        settings = self.run.settings
-        batches = (wanted[-1] - last) * settings.updates_per_step / settings.refresh_interval
-        check_distance(self.run.name, batches, wanted[-1])
-        if wanted[0] <= last or np.any(np.diff(wanted) <= 0):
-            raise InputError(
-                f"run '{self.run.name}': forecast steps must rise from beyond the last logged step "
-                f"{last}, found {wanted[0]:g} ... {wanted[-1]:g}"
-            )
-        return wanted.astype(np.int64)
 
     def __repr__(self) -> str:
         posterior = self.idata["posterior"]
@@ -358,15 +310,6 @@ def fit(
     if not result.convergence.converged:
         warnings.warn(f"run '{run.name}': {result.convergence}", ConvergenceWarning, stacklevel=2)
     return result
-
-
-def _check_quantiles(quantiles: Sequence[float], what: str) -> None:
-    try:
-        fine = all(0 <= q <= 1 for q in quantiles)
-    except TypeError:
-        fine = False
-    if not fine:
-        raise InputError(f"{what} quantiles are {quantiles!r}: expected numbers in [0, 1]")
 
 
 def load_fit(path: str | Path) -> Fit:

@@ -32,11 +32,14 @@ class Fluctuation:
         Parameters that need a prior.
     noise
         ``noise(trajectory, params, tick)``: noise loadings, one vector over the state each.
+    about_plateau
+        Whether it needs a plateau that pulls the reward back.
     """
 
     name: str
     parameters: tuple[str, ...]
     noise: Callable[[Trajectory, Params, Ticks], Sequence[State]]
+    about_plateau: bool = False
 
 
 def shock_sd(params: Params) -> Scalar:
@@ -59,7 +62,7 @@ def _drift(trajectory: Trajectory, params: Params, tick: Ticks) -> Sequence[Stat
 
 
 FLUCTUATIONS: Mapping[str, Fluctuation] = {
-    "process": Fluctuation("process", ("fluctuation_sd",), _process),
+    "process": Fluctuation("process", ("fluctuation_sd",), _process, about_plateau=True),
     "drift": Fluctuation("drift", ("drift_sd",), _drift),
 }
 """Sources of randomness by their names in model files."""

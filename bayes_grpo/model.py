@@ -2,27 +2,30 @@
 
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+from jax import Array
 
 from bayes_grpo.errors import ModelFileError
 from bayes_grpo.fluctuation import FLUCTUATIONS, shock_sd
+from bayes_grpo.mean_curves import MEAN_CURVES, Recipe
 from bayes_grpo.measurement import MEASUREMENTS
 from bayes_grpo.priors import Prior, RunScale, parse_prior
 from bayes_grpo.resources import models_dir
 from bayes_grpo.run import Run
 from bayes_grpo.statespace import Params, Scalar, State, System, Ticks, log_likelihood
 from bayes_grpo.timeline import Timeline, bucket, build_timeline, pad_ticks
-from bayes_grpo.trajectory import TRAJECTORIES, Trajectory
+from bayes_grpo.trajectory import LEVELS, Trajectory
 
-LEVELS = ("plateau", "initial_reward")
-"""Parameters that start the state; a Normal prior on them is integrated out exactly."""
+SHARE_INSIDE = 0.9
+"""Share of the logged rewards in [0, 1] from which on these are taken to be their bounds."""
 
 
 class Data(NamedTuple):
@@ -35,9 +38,10 @@ class Data(NamedTuple):
     scale
         What the priors are measured in.
     constants
-        Known numbers of the recursion: ``optimizer_momentum``, ``updates_per_tick``, and
+        Known numbers of the recursion: ``optimizer_momentum``, ``updates_per_tick``,
         ``updates_per_step``, the updates of one step of the recursion that ``momentum`` and
-        ``pull`` belong to.
+        ``pull`` belong to, and for a curve that asks for it the range of the reward,
+        ``reward_low`` and ``reward_high``.
     """
 
     ticks: Ticks
@@ -132,6 +136,28 @@ class Program:
             values["shock_sd"] = shock_sd(values)
         return values
 
+    def timed(self, params: Params, ticks: Ticks) -> Ticks:
+        """Ticks with what the mean curve says at their time; see `Trajectory.timed`."""
+        return self.parts.timed(params, ticks)
+
+    def after(self, params: Params, ticks: Ticks) -> Ticks:
+        """The tick that follows the last one, as a scalar entry of each field of ``ticks``."""
+        last = jax.tree.map(lambda a: jnp.asarray(a)[-1:], ticks)
+        last = last._replace(elapsed=last.elapsed + last.learning_rate)
+        return jax.tree.map(lambda a: a[0], self.timed(params, last))
+
+    def log_likelihood(self, draws: Mapping[str, Any], data: Data) -> Array:
+        """Log density of the logged rewards, the states integrated out.
+
+        Parameters
+        ----------
+        draws, data
+            As for `params`.
+        """
+        params = self.params(draws, data)
+        ticks = self.timed(params, data.ticks)
+        return log_likelihood(self.system, params, ticks, windowed=self.windowed)
+
     def numpyro_model(self, data: Data) -> None:
         """Priors and marginal likelihood as a NumPyro model.
 
@@ -143,10 +169,7 @@ class Program:
         draws = {
             name: numpyro.sample(name, self.model.priors[name].in_unit()) for name in self.sampled
         }
-        density = log_likelihood(
-            self.system, self.params(draws, data), data.ticks, windowed=self.windowed
-        )
-        numpyro.factor("log_likelihood", density)
+        numpyro.factor("log_likelihood", self.log_likelihood(draws, data))
 
 
 def available_models() -> dict[str, str]:
@@ -226,7 +249,8 @@ def parse_model(text: str, name: str, where: str) -> Model:
             raise ModelFileError(
                 f"{where}: unknown entry '{key}'; known: {', '.join(sorted(known))}"
             )
-    trajectory = _part(content, "trajectory", TRAJECTORIES, where)
+    trajectory = _part(content, "trajectory", MEAN_CURVES, where)
+    curve = MEAN_CURVES[trajectory].build(Recipe())
     measurement = _part(content, "measurement", MEASUREMENTS, where)
     fluctuation = content.get("fluctuation", [])
     if not isinstance(fluctuation, list):
@@ -235,7 +259,12 @@ def parse_model(text: str, name: str, where: str) -> Model:
         _known_part("fluctuation", part, FLUCTUATIONS, where)
         if fluctuation.count(part) > 1:
             raise ModelFileError(f"{where}: fluctuation names {part!r} twice")
-    needed = [*LEVELS, *TRAJECTORIES[trajectory]("hold", 0).parameters]
+        if FLUCTUATIONS[part].about_plateau and not curve.relaxes:
+            raise ModelFileError(
+                f"{where}: fluctuation {part!r} is about a plateau, and trajectory '{trajectory}' "
+                "has none: take it out"
+            )
+    needed = [*curve.levels, *curve.parameters]
     needed += [p for part in fluctuation for p in FLUCTUATIONS[part].parameters]
     needed += MEASUREMENTS[measurement].parameters
     entries = content.get("priors", {})
@@ -273,16 +302,16 @@ def _known_part(kind: str, part: object, known: Mapping[str, Any], where: str) -
     return part
 
 
-@lru_cache(maxsize=64)
-def build_program(model: Model, lag_pattern: str, lag: int, windowed: bool) -> Program:
+@lru_cache(maxsize=128)
+def build_program(model: Model, recipe: Recipe, windowed: bool) -> Program:
     """Put a model's parts together.
 
     Parameters
     ----------
     model
         The model.
-    lag_pattern, lag
-        Settings of the run, for trajectories that know about lag.
+    recipe
+        Settings of the run that change the recursion.
     windowed
         Whether rows average several ticks.
 
@@ -291,7 +320,7 @@ def build_program(model: Model, lag_pattern: str, lag: int, windowed: bool) -> P
     Program
         The same object for the same arguments, so that compiled functions are found again.
     """
-    trajectory = TRAJECTORIES[model.trajectory](lag_pattern, lag)
+    trajectory = MEAN_CURVES[model.trajectory].build(recipe)
     sources = [FLUCTUATIONS[name] for name in model.fluctuation]
     measurement = MEASUREMENTS[model.measurement]
 
@@ -307,7 +336,7 @@ def build_program(model: Model, lag_pattern: str, lag: int, windowed: bool) -> P
     sampled = tuple(
         name
         for name, prior in model.priors.items()
-        if not prior.fixed and not (name in LEVELS and prior.gaussian)
+        if not prior.fixed and not (name in trajectory.integrated and prior.gaussian)
     )
     return Program(model, trajectory, system, windowed, sampled)
 
@@ -330,27 +359,43 @@ def bind(model: Model, run: Run, horizon: int | None = None) -> tuple[Program, T
         Padded to a length that runs share.
     """
     settings = run.settings
-    # Lag matters only to a trajectory that knows about it; others then share one program.
-    lags = (
-        (settings.lag_pattern, settings.lag) if model.trajectory == "closed_form" else ("hold", 0)
-    )
-    trajectory = TRAJECTORIES[model.trajectory](*lags)
+    curve = MEAN_CURVES[model.trajectory]
+    recipe = curve.recipe(settings)
+    trajectory = curve.build(recipe)
     timeline = build_timeline(
         run,
         responses_of(trajectory, settings.momentum),
         one_update_ticks=trajectory.one_update_ticks,
         horizon=horizon,
     )
-    program = build_program(model, *lags, timeline.windowed)
     constants = {
         "optimizer_momentum": settings.momentum,
         "updates_per_tick": float(timeline.updates_per_tick),
         "updates_per_step": float(trajectory.updates_per_step(timeline.updates_per_tick)),
     }
+    if trajectory.needs_bounds:
+        low, high, note = _reward_range(run)
+        constants |= {"reward_low": low, "reward_high": high}
+        timeline = replace(timeline, notes=(*timeline.notes, *note))
+    program = build_program(model, recipe, timeline.windowed)
     data = Data(
         pad_ticks(timeline.ticks, bucket(len(timeline.ticks.reward))), timeline.scale, constants
     )
     return program, timeline, data
+
+
+def _reward_range(run: Run) -> tuple[float, float, tuple[str, ...]]:
+    """Lowest and highest reward, and what was assumed where the run does not tell."""
+    if run.settings.reward_bounds is not None:
+        low, high = run.settings.reward_bounds
+        if np.isfinite(low) and np.isfinite(high):
+            return float(low), float(high), ()
+    reward = run.table["reward"].dropna().to_numpy()
+    if np.mean((reward >= 0) & (reward <= 1)) >= SHARE_INSIDE:
+        return 0.0, 1.0, ("reward bounds unknown: taken as 0 and 1 for the fixed point",)
+    low, high = float(reward.min()), float(reward.max())
+    note = f"reward bounds unknown: taken as {low:.4g} and {high:.4g}, the logged ones"
+    return low, high, (note,)
 
 
 def responses_of(

@@ -7,6 +7,9 @@ import numpy as np
 
 from bayes_grpo.errors import InputError
 from bayes_grpo.fit import Fit
+from bayes_grpo.forecasting import Forecaster
+from bayes_grpo.posterior import settling_draws
+from bayes_grpo.precision import float64
 from bayes_grpo.reduction import settling_time
 
 BEYOND = 0.25
@@ -77,7 +80,7 @@ def count(value: float) -> str:
     return f"{max(1, round(float(f'{value:.1e}'))):,}"
 
 
-def last_forecast_step(fit: Fit, horizon: int | None = None) -> int:
+def last_forecast_step(fit: Forecaster, horizon: int | None = None) -> int:
     """Last step of a forecast.
 
     Parameters
@@ -111,12 +114,12 @@ def last_forecast_step(fit: Fit, horizon: int | None = None) -> int:
     return last + max(1, math.ceil(BEYOND * (last - int(steps.iloc[0]) + 1)))
 
 
-def plateau(fit: Fit) -> Interval:
+def plateau(fit: Forecaster) -> Interval:
     """Level that the reward is heading for."""
     return Interval.of(fit.idata["posterior"]["plateau"].to_numpy())
 
 
-def relaxation_steps(fit: Fit) -> Interval:
+def relaxation_steps(fit: Forecaster) -> Interval:
     """Relaxation time in logged steps, at the peak learning rate."""
     updates = fit.idata["posterior"]["relaxation_time"].to_numpy()
     return Interval.of(updates / fit.run.settings.updates_per_step)
@@ -125,8 +128,13 @@ def relaxation_steps(fit: Fit) -> Interval:
 def settling_steps(fit: Fit) -> Interval:
     """Steps that 95 % of the way to the plateau takes, at the peak learning rate."""
     posterior = fit.idata["posterior"]
-    damping = posterior["damping_ratio"].to_numpy() if "damping_ratio" in posterior else np.inf
-    updates = settling_time(posterior["relaxation_time"].to_numpy(), damping)
+    program, _, data = fit.bound
+    if program.parts.shape is not None:
+        with float64():
+            updates = settling_draws(program, data, fit.parameter_draws)
+    else:
+        damping = posterior["damping_ratio"].to_numpy() if "damping_ratio" in posterior else np.inf
+        updates = settling_time(posterior["relaxation_time"].to_numpy(), damping)
     return Interval.of(updates / fit.run.settings.updates_per_step)
 
 
@@ -142,16 +150,28 @@ def in_words(fit: Fit) -> str:
     -------
     str
     """
-    sentences = [_where(fit), _when(fit)]
-    if ends := _end_of_schedule(fit):
-        sentences.append(ends)
+    sentences = [_where(fit), _when(fit), _end_of_schedule(fit)] if fit.relaxes else [_walk(fit)]
+    sentences = [sentence for sentence in sentences if sentence]
     sentences += [f"Caution: {caution}." for caution in fit.run.cautions]
     return " ".join(sentences)
+
+
+def in_brief(fit: Fit) -> str:
+    """Say in half a line where the reward is heading."""
+    if not fit.relaxes:
+        return f"level {plateau(fit)}, no plateau"
+    steps = count(settling_steps(fit).median)
+    return f"plateau {plateau(fit)}, 95 % of the way in {steps} steps"
 
 
 def _gain(fit: Fit) -> np.ndarray:
     posterior = fit.idata["posterior"]
     return posterior["plateau"].to_numpy() - posterior["reward_now"].to_numpy()
+
+
+def _walk(fit: Fit) -> str:
+    now = Interval.of(fit.idata["posterior"]["reward_now"].to_numpy())
+    return f"The reward is {now} now. This model has no plateau: it goes on from where it is."
 
 
 def _where(fit: Fit) -> str:

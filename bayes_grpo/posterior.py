@@ -23,9 +23,13 @@ from bayes_grpo.statespace import (
     row_means,
     simulate,
 )
+from bayes_grpo.timeline import Timeline
 
 BATCH_CELLS = 1_100_000
 """Draws times ticks that are worked on at once: bounds the memory that long runs need."""
+
+FAR = 1e3
+"""Relaxation times after which a curve that has not settled is given up."""
 
 
 class Levels(NamedTuple):
@@ -71,20 +75,43 @@ class Paths(NamedTuple):
 
 def _levels(
     program: Program, data: Data, draw: Mapping[str, Array], noise: Noise
-) -> tuple[Levels, Array]:
+) -> tuple[Levels, Ticks, Array]:
     params = program.params(draw, data)
-    states, end = draw_states(program.system, params, data.ticks, noise, windowed=program.windowed)
-    return _levels_of_path(program, data, params, states, end), states
+    ticks = program.timed(params, data.ticks)
+    states, end = draw_states(program.system, params, ticks, noise, windowed=program.windowed)
+    return levels_of_path(program, ticks, params, states, end), ticks, states
 
 
-def _levels_of_path(
-    program: Program, data: Data, params: Mapping[str, Any], states: Array, end: Array
+def levels_of_path(
+    program: Program, ticks: Ticks, params: Mapping[str, Any], states: Array, end: Array
 ) -> Levels:
-    tick = jax.tree.map(lambda a: a[-1], data.ticks)
-    now = jnp.asarray(program.system.observe(params, tick, tuple(end)))
+    """Read the levels of a fit off a path of the state.
+
+    Parameters
+    ----------
+    program, params
+        The model and its parameters.
+    ticks
+        From `Program.timed`.
+    states, end
+        State before every tick, shape (ticks, size), and after the last one, shape (size,).
+
+    Returns
+    -------
+    Levels
+        Of one draw.
+    """
+    first = jax.tree.map(lambda a: jnp.asarray(a)[0], ticks)
+    observe = program.system.observe
     level = program.parts.plateau_index
-    as_arrays = {name: jnp.asarray(value) for name, value in params.items()}
-    return Levels(as_arrays, states[0][0], now, states[0][level], end[level], end)
+    return Levels(
+        params={name: jnp.asarray(value) for name, value in params.items()},
+        initial_reward=jnp.asarray(observe(params, first, tuple(states[0]))),
+        reward_now=jnp.asarray(observe(params, program.after(params, ticks), tuple(end))),
+        initial_plateau=states[0][level],
+        plateau=end[level],
+        end=end,
+    )
 
 
 def _levels_only(
@@ -97,11 +124,11 @@ def _levels_only(
 def _levels_and_paths(
     program: Program, data: Data, draw: Mapping[str, Array], noise: Noise, replicate: Noise
 ) -> tuple[Levels, Paths]:
-    levels, states = _levels(program, data, draw, noise)
+    levels, ticks, states = _levels(program, data, draw, noise)
     params = program.params(draw, data)
-    latent = row_means(program.system, params, data.ticks, states)
-    _, rewards, _ = simulate(program.system, params, data.ticks, replicate, start=states[0])
-    rows = filter_run(program.system, params, data.ticks, windowed=program.windowed).log_density
+    latent = row_means(program.system, params, ticks, states)
+    _, rewards, _ = simulate(program.system, params, ticks, replicate, start=states[0])
+    rows = filter_run(program.system, params, ticks, windowed=program.windowed).log_density
     return levels, Paths(latent, rewards, rows)
 
 
@@ -115,6 +142,7 @@ def _future(
 ) -> tuple[Array, Array]:
     ticks, first, last = future
     params = program.params(draw, data)
+    ticks = program.timed(params, ticks)
     states, _, _ = simulate(program.system, params, ticks, noise, start=end)
     total = jnp.concatenate(
         [jnp.zeros(1), jnp.cumsum(row_means(program.system, params, ticks, states))]
@@ -198,8 +226,9 @@ def _from_prior(
 ) -> tuple[Levels, Array]:
     """Draw levels and a run from the prior: what `_levels_and_paths` gives without any data."""
     params = program.params(draw, data)
-    states, rewards, end = simulate(program.system, params, data.ticks, noise)
-    return _levels_of_path(program, data, params, states, end), rewards
+    ticks = program.timed(params, data.ticks)
+    states, rewards, end = simulate(program.system, params, ticks, noise)
+    return levels_of_path(program, ticks, params, states, end), rewards
 
 
 def prior_draws(
@@ -270,6 +299,88 @@ def forecast_draws(
     return _in_batches(
         _compiled(program, _future), (data, future), (dict(draws), ends), (shape,), rng
     )
+
+
+def one_step_ahead(
+    program: Program, data: Data, draws: Mapping[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Predictions of every row from the rows before it, for given parameters.
+
+    Parameters
+    ----------
+    program, data
+        From `bayes_grpo.model.bind`.
+    draws
+        Draws in the priors' own units, shape (draws,) each.
+
+    Returns
+    -------
+    mean, variance, log_density : ndarray
+        Of the row that each (padded) tick ends, shape (draws, ticks); see
+        `bayes_grpo.statespace.Filtered`.
+    """
+    return jax.tree.map(np.asarray, _compiled(program, _predictions)((data,), (dict(draws),)))
+
+
+def _predictions(
+    program: Program, data: Data, draw: Mapping[str, Array]
+) -> tuple[Array, Array, Array]:
+    params = program.params(draw, data)
+    ticks = program.timed(params, data.ticks)
+    found = filter_run(program.system, params, ticks, windowed=program.windowed)
+    return found.mean, found.variance, found.log_density
+
+
+def held_back(data: Data, timeline: Timeline, known: int) -> Data:
+    """Data of the same run as if only its first rows had been logged.
+
+    Parameters
+    ----------
+    data, timeline
+        From `bayes_grpo.model.bind`.
+    known
+        Rewarded rows that are kept.
+
+    Returns
+    -------
+    Data
+        The later rows carry no reward; clock, schedule and the scale of the priors stay.
+    """
+    observed = np.array(data.ticks.observed, dtype=float)
+    padding = len(observed) - len(timeline.ticks.reward)
+    observed[padding + timeline.row_tick[known:]] = 0.0
+    return data._replace(ticks=data.ticks._replace(observed=observed))
+
+
+def settling_draws(program: Program, data: Data, draws: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Updates in which 95 % of what is left of a shaped mean curve is covered, at the peak rate.
+
+    Parameters
+    ----------
+    program, data
+        From `bayes_grpo.model.bind`; the mean curve must have a shape.
+    draws
+        Draws in the priors' own units, shape (draws,) each.
+
+    Returns
+    -------
+    ndarray
+        Shape (draws,); at most `FAR` relaxation times.
+    """
+    return np.asarray(_compiled(program, _settling)((data,), (dict(draws),)))
+
+
+def _settling(program: Program, data: Data, draw: Mapping[str, Array]) -> Array:
+    params = program.params(draw, data)
+    shape = program.parts.shape
+    if shape is None:
+        raise ValueError(f"mean curve '{program.parts.name}' has no shape")
+    now = params["pull"] * (data.ticks.elapsed[-1] + data.ticks.learning_rate[-1])
+    ahead = jnp.concatenate([jnp.zeros(1), jnp.geomspace(1e-2, FAR, 600)])
+    left = jnp.abs(shape(params, now + ahead))
+    # The last time that it is still too far away: some curves come back.
+    far = jnp.max(jnp.where(left > 0.05 * left[0], ahead, 0.0))
+    return far * params["relaxation_time"]
 
 
 def _noise_shapes(

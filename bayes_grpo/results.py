@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from bayes_grpo.model import LEVELS, Model, Program
+from bayes_grpo.model import Model, Program
 from bayes_grpo.posterior import Levels, Paths
 from bayes_grpo.reduction import curvature, oscillation_period, temperature
 from bayes_grpo.run import Run
 from bayes_grpo.sampler import Draws
 from bayes_grpo.timeline import Timeline
-from bayes_grpo.trajectory import damping_ratio
+from bayes_grpo.trajectory import LEVELS, damping_ratio
 
 FORMAT = 1
 """Version of the layout of a saved fit."""
@@ -25,6 +25,12 @@ SUMMARY = {
     "initial_reward": "reward",
     "relaxation_time": "updates",
     "damping_ratio": "1",
+    "initial_success": "1",
+    "kl_weight": "1",
+    "decay_exponent": "1",
+    "steepness": "1",
+    "true_positive_rate": "1",
+    "false_positive_rate": "1",
     "curvature": "1 / learning rate",
     "temperature": "reward^2 / learning rate^2",
     "fluctuation_sd": "reward",
@@ -167,16 +173,25 @@ def provenance(run: Run, model: Model) -> dict[str, Any]:
 def _quantities(run: Run, program: Program, levels: Levels) -> dict[str, np.ndarray]:
     """Posterior draws of the reported quantities, in natural units."""
     params = levels.params
-    momentum, pull = params["momentum"], params["pull"]
-    per_step = params["updates_per_step"]
     found: dict[str, Any] = {
         "plateau": within_bounds(levels.plateau, run),
         "reward_now": within_bounds(levels.reward_now, run),
         "initial_reward": within_bounds(levels.initial_reward, run),
         "initial_plateau": within_bounds(levels.initial_plateau, run),
-        "relaxation_time": params["relaxation_time"],
-        "curvature": curvature(params["relaxation_time"], run.settings),
     }
+    if program.parts.relaxes:
+        found |= _dynamics(run, params)
+    own = (*program.parts.parameters, "fluctuation_sd", "drift_sd", "sampling_sd")
+    return found | {
+        name: params[name] for name in own if name in params and name != "damping_ratio"
+    }
+
+
+def _dynamics(run: Run, params: dict[str, Any]) -> dict[str, Any]:
+    """Oscillator quantities of a mean curve that relaxes."""
+    momentum, pull = params["momentum"], params["pull"]
+    per_step = params["updates_per_step"]
+    found: dict[str, Any] = {"curvature": curvature(params["relaxation_time"], run.settings)}
     if np.any(momentum > 0):  # without momentum there is no oscillator to speak of
         found["damping_ratio"] = np.asarray(damping_ratio(momentum, pull))
         found["effective_momentum"] = momentum
@@ -184,9 +199,6 @@ def _quantities(run: Run, program: Program, levels: Levels) -> dict[str, np.ndar
     if "shock_sd" in params:
         diffusion = params["shock_sd"] / (1 - momentum) / np.sqrt(per_step)
         found["temperature"] = temperature(diffusion, run.settings)
-    for source in ("fluctuation_sd", "drift_sd", "sampling_sd"):
-        if source in params:
-            found[source] = params[source]
     return found
 
 
@@ -199,8 +211,8 @@ def _log_prior(
     }
     starts = {"plateau": levels.initial_plateau, "initial_reward": levels.initial_reward}
     for name in LEVELS:
-        prior = model.priors[name]
-        if prior.gaussian:
+        prior = model.priors.get(name)
+        if prior is not None and prior.gaussian and name not in program.sampled:
             mean, sd = prior.moments(timeline.scale)
             densities[name] = -0.5 * ((starts[name] - mean) / sd) ** 2 - np.log(
                 sd * np.sqrt(2 * np.pi)

@@ -8,6 +8,7 @@ Ctrl-C is heard.
 """
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -52,6 +53,13 @@ class Sampling:
     draws: int = 1000
     target_accept: float = 0.85
     max_tree_depth: int = 8
+
+    @classmethod
+    def from_text(cls, text: str) -> "Sampling":
+        """Read back what ``str`` wrote, as kept with a saved fit."""
+        found = dict(re.findall(r"(\w+)=([\d.e+-]+)", text))
+        known: dict[str, Any] = vars(cls())
+        return cls(**{name: type(known[name])(value) for name, value in found.items()})
 
 
 class Draws(NamedTuple):

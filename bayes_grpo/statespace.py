@@ -54,6 +54,8 @@ class Ticks(NamedTuple):
         0 where a row starts, else 1: whether the running mean of the row is carried on.
     row_variance
         Sampling variance of the row relative to a row of one generation, 1 / generations.
+    elapsed
+        Learning rate accumulated before the tick, in ticks at the reference rate; 0 in padding.
     response
         Further per-tick numbers that a trajectory asks for (see `bayes_grpo.trajectory`).
     """
@@ -65,6 +67,7 @@ class Ticks(NamedTuple):
     share: Numbers
     keep: Numbers
     row_variance: Numbers
+    elapsed: Numbers
     response: Mapping[str, Numbers] = {}
 
 
@@ -74,8 +77,8 @@ class System(NamedTuple):
     Parameters
     ----------
     start
-        ``start(params) -> (mean, deviations)``: mean of the state before the first tick and the
-        standard deviations of its (independent) entries.
+        ``start(params) -> (mean, loadings)``: mean of the state before the first tick, and the
+        vectors ``b_j`` whose products ``b_j b_j'`` add up to its covariance; see `independent`.
     advance
         ``advance(params, tick, x) -> x``: the state after the tick's updates; linear in ``x``.
     observe
@@ -86,11 +89,20 @@ class System(NamedTuple):
         ``sampling_variance(params, tick)`` of the row that ends with the tick, in reward squared.
     """
 
-    start: Callable[[Params], tuple[State, State]]
+    start: Callable[[Params], tuple[State, tuple[State, ...]]]
     advance: Callable[[Params, Ticks, Sequence[Scalar]], State]
     observe: Callable[[Params, Ticks, Sequence[Scalar]], Scalar]
     noise: Callable[[Params, Ticks], Sequence[State]]
     sampling_variance: Callable[[Params, Ticks], Scalar]
+
+
+def independent(deviations: State) -> tuple[State, ...]:
+    """Loadings of a start whose entries are independent, from their standard deviations."""
+    return tuple(
+        tuple(deviation if i == j else 0.0 for j in range(len(deviations)))
+        for i, deviation in enumerate(deviations)
+        if not _is_zero(deviation)
+    )
 
 
 class Filtered(NamedTuple):
@@ -153,15 +165,21 @@ def _congruence(
 
 
 def _start(system: System, params: Params, windowed: bool) -> _Moments:
-    mean, deviation = system.start(params)
+    mean, loadings = system.start(params)
     if windowed:
-        mean, deviation = (*mean, 0.0), (*deviation, 0.0)
-    size = len(mean)
-    diagonal = [
-        [_times(d, d) if i == j else 0.0 for j in range(size)] for i, d in enumerate(deviation)
-    ]
+        mean, loadings = (*mean, 0.0), tuple((*loading, 0.0) for loading in loadings)
+    covariance: list[list[Scalar]] = [[0.0] * len(mean) for _ in mean]
+    for loading in loadings:
+        _add_outer(covariance, loading)
     as_float = lambda values: tuple(jnp.asarray(v, dtype=jnp.result_type(float)) for v in values)  # noqa: E731
-    return as_float(mean), as_float(_upper(diagonal))
+    return as_float(mean), as_float(_upper(covariance))
+
+
+def _add_outer(covariance: list[list[Scalar]], loading: State) -> None:
+    """Add ``b b'`` to a covariance."""
+    for i, b in enumerate(loading):
+        for j, c in enumerate(loading):
+            covariance[i][j] = _plus(covariance[i][j], _times(b, c))
 
 
 def _filter_tick(
@@ -200,9 +218,7 @@ def _filter_tick(
     mean = tuple(m + q * surprise for m, q in zip(advance(mean), moved_row, strict=True))
     covariance = _congruence(advance, covariance)
     for loading in system.noise(params, tick):
-        for i, b in enumerate(loading):
-            for j, c in enumerate(loading):
-                covariance[i][j] = _plus(covariance[i][j], _times(b, c))
+        _add_outer(covariance, loading)
     gain = [gain_scale * q for q in moved_row]
     covariance = [
         [covariance[i][j] - gain[min(i, j)] * moved_row[max(i, j)] for j in range(len(mean))]
@@ -310,7 +326,7 @@ def _smooth_to_end(
     system: System, params: Params, ticks: Ticks, windowed: bool
 ) -> tuple[Array, Array]:
     """Smoothed state before every tick, and after the last one."""
-    mean, deviation = system.start(params)
+    mean, loadings = system.start(params)
     zero = jnp.zeros_like(ticks.reward)
     gradients = jax.grad(
         lambda nudges: log_likelihood(system, params, ticks, windowed=windowed, nudges=nudges)
@@ -318,16 +334,26 @@ def _smooth_to_end(
 
     def step(x: State, at: Any) -> tuple[State, State]:
         tick, ahead = at
-        moved = system.advance(params, tick, x)
-        for loading in system.noise(params, tick):
-            shock = sum(_times(b, g) for b, g in zip(loading, ahead, strict=True))
-            moved = tuple(_plus(m, _times(b, shock)) for m, b in zip(moved, loading, strict=True))
-        return moved, x
+        return _shifted(system.advance(params, tick, x), system.noise(params, tick), ahead), x
 
-    first = tuple(m + d * d * g[0] for m, d, g in zip(mean, deviation, gradients, strict=True))
+    dtype = jnp.result_type(float)
+    mean = tuple(jnp.asarray(m, dtype) for m in mean)
+    first = _shifted(mean, loadings, tuple(g[0] for g in gradients))
     ahead = tuple(jnp.concatenate([g[1:], jnp.zeros_like(g[:1])]) for g in gradients)
     end, states = lax.scan(step, first, (ticks, ahead))
     return jnp.stack(states, axis=-1), jnp.stack(end)
+
+
+def _shifted(x: State, loadings: Sequence[State], gradient: State) -> State:
+    """Return ``x + Q g`` where the loadings make up ``Q``."""
+    for loading in loadings:
+        push = sum(_times(b, g) for b, g in zip(loading, gradient, strict=True))
+        x = _moved(x, loading, push)
+    return x
+
+
+def _moved(x: State, loading: State, push: Scalar) -> State:
+    return tuple(_plus(m, _times(b, push)) for m, b in zip(x, loading, strict=True))
 
 
 def row_means(system: System, params: Params, ticks: Ticks, states: Array) -> Array:
@@ -363,7 +389,7 @@ class Noise(NamedTuple):
     Parameters
     ----------
     start
-        For the start of the state, shape (size,).
+        For the loadings of the start, shape (loadings,).
     shocks
         For the noise loadings of every tick, shape (ticks, loadings).
     rows
@@ -381,7 +407,7 @@ def noise_shapes(
     """Shapes of the arrays of `Noise` that a run of these ticks needs."""
     count = len(ticks.reward)
     loadings = len(system.noise(params, jax.tree.map(lambda a: a[0], ticks)))
-    return (len(system.start(params)[0]),), (count, loadings), (count,)
+    return (len(system.start(params)[1]),), (count, loadings), (count,)
 
 
 def draw_noise(system: System, params: Params, ticks: Ticks, key: Array) -> Noise:
@@ -430,30 +456,27 @@ def simulate(
     """
     dtype = jnp.result_type(float)
     if start is None:
-        mean, deviation = (_stacked(part, dtype) for part in system.start(params))
-        start = mean + deviation * noise.start
+        first, loadings = system.start(params)
+        first = tuple(jnp.asarray(value, dtype) for value in first)
+        for number, loading in enumerate(loadings):
+            first = _moved(first, loading, noise.start[number])
+        start = jnp.stack(first)
 
     def step(x: State, at: Any) -> tuple[State, State]:
         tick, shock = at
         moved = system.advance(params, tick, x)
         for number, loading in enumerate(system.noise(params, tick)):
-            moved = tuple(
-                _plus(m, _times(b, shock[number])) for m, b in zip(moved, loading, strict=True)
-            )
+            moved = _moved(moved, loading, shock[number])
         return moved, x
 
-    first: State = tuple(start)
-    end, states = lax.scan(step, first, (ticks, noise.shocks))
+    begin: State = tuple(start)
+    end, states = lax.scan(step, begin, (ticks, noise.shocks))
     path = jnp.stack(states, axis=-1)
     variance = jax.vmap(lambda tick: jnp.asarray(system.sampling_variance(params, tick), dtype))(
         ticks
     )
     rewards = row_means(system, params, ticks, path) + jnp.sqrt(variance) * noise.rows
     return path, rewards, jnp.stack(end)
-
-
-def _stacked(values: State, dtype: Any) -> Array:
-    return jnp.stack([jnp.asarray(value, dtype) for value in values])
 
 
 def draw_states(

@@ -140,7 +140,7 @@ def build_timeline(
     notes.append(schedule.why)
     rates = schedule.at(1 + np.arange(count * length).reshape(count, length))
 
-    ticks = _empty_ticks(rates, length, planned_updates, responses(rates))
+    ticks = _empty_ticks(rates, length, planned_updates, responses(rates), 0.0)
     rows: list[int] = []
     for row in np.flatnonzero(has_reward):
         a, b = first[row], last[row]
@@ -215,7 +215,9 @@ def future_ticks(
     rates = timeline.schedule.at(
         1 + (begin * length + np.arange(count * length)).reshape(count, length)
     )
-    ticks = _empty_ticks(rates, length, timeline.scale.planned_updates, responses(rates))
+    logged = timeline.ticks
+    elapsed = float(logged.elapsed[-1] + logged.learning_rate[-1])
+    ticks = _empty_ticks(rates, length, timeline.scale.planned_updates, responses(rates), elapsed)
     ticks.row_variance[:] = 1 / generations
     return ticks, first, last
 
@@ -237,6 +239,7 @@ def pad_ticks(ticks: Ticks, count: int) -> Ticks:
         share=front(ticks.share, 1.0),
         keep=front(ticks.keep, 0.0),
         row_variance=front(ticks.row_variance, 1.0),
+        elapsed=front(ticks.elapsed, 0.0),
         response={name: front(values, 0.0) for name, values in ticks.response.items()},
     )
 
@@ -291,16 +294,22 @@ def _row_ticks(
 
 
 def _empty_ticks(
-    rates: np.ndarray, length: int, planned_updates: float, response: Mapping[str, Numbers]
+    rates: np.ndarray,
+    length: int,
+    planned_updates: float,
+    response: Mapping[str, Numbers],
+    elapsed: float,
 ) -> Ticks:
     count = len(rates)
+    rate = rates.mean(axis=1)
     return Ticks(
-        learning_rate=rates.mean(axis=1),
+        learning_rate=rate,
         root_time=np.full(count, np.sqrt(length / planned_updates)),
         reward=np.zeros(count),
         observed=np.zeros(count),
         share=np.ones(count),
         keep=np.zeros(count),
         row_variance=np.ones(count),
+        elapsed=elapsed + np.cumsum(rate) - rate,
         response=response,
     )

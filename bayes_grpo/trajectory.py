@@ -15,18 +15,24 @@ with ``pull`` the stiffness, learning rate times curvature times the step factor
 convention, and ``relaxation_time = (1 - momentum) / pull`` in updates.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from bayes_grpo.errors import InputError
-from bayes_grpo.statespace import Params, Scalar, State, Ticks
+from bayes_grpo.statespace import Params, Scalar, State, Ticks, independent
 
 MAX_LAG = 64
 """Longest constant lag, in updates: each one is a state."""
+
+LEVELS = ("plateau", "initial_reward")
+"""Parameters that start the state; a Normal prior on them is integrated out exactly."""
+
+type Shape = Callable[[Params, Array], Array]
 
 type Responses = Callable[[np.ndarray, float], dict[str, np.ndarray]]
 
@@ -65,6 +71,15 @@ class Trajectory:
         computed once from the schedule.
     step_is_update
         Whether ``momentum`` and ``pull`` are those of one optimizer update (else: of one tick).
+    levels
+        Which of `LEVELS` need a prior; the others follow from the parameters.
+    integrated
+        Which of those are linear in the state, so that a Normal prior can be integrated out.
+    shape
+        ``shape(params, time)``: share of the way to the plateau that is left at accumulated
+        learning rates ``time``, in relaxation times, shape (ticks,); None: the state says so.
+    needs_bounds
+        Whether ``derive`` asks for the range of the reward, ``reward_low`` and ``reward_high``.
     """
 
     name: str
@@ -73,12 +88,41 @@ class Trajectory:
     plateau_index: int
     one_update_ticks: bool
     derive: Callable[[Params], dict[str, Any]]
-    start: Callable[[Params], tuple[State, State]]
+    start: Callable[[Params], tuple[State, tuple[State, ...]]]
     advance: Callable[[Params, Ticks, Sequence[Scalar]], State]
     observe: Callable[[Params, Ticks, Sequence[Scalar]], Scalar]
     shocks: Callable[[Params, Ticks], Sequence[State]]
     responses: Responses = no_responses
     step_is_update: bool = False
+    levels: tuple[str, ...] = LEVELS
+    integrated: tuple[str, ...] = LEVELS
+    shape: Shape | None = None
+    needs_bounds: bool = False
+
+    @property
+    def relaxes(self) -> bool:
+        """Whether there is a plateau that the reward comes closer to."""
+        return "relaxation_time" in self.parameters
+
+    def timed(self, params: Params, ticks: Ticks) -> Ticks:
+        """Add to the ticks what the mean curve says at their accumulated learning rate.
+
+        Parameters
+        ----------
+        params
+            From ``derive``.
+        ticks
+            The run's ticks; ``elapsed`` is read.
+
+        Returns
+        -------
+        Ticks
+            With ``response["left"]``, shape (ticks,), if the curve has a `shape`.
+        """
+        if self.shape is None:
+            return ticks
+        left = self.shape(params, params["pull"] * jnp.asarray(ticks.elapsed))
+        return ticks._replace(response={**ticks.response, "left": left})
 
     def updates_per_step(self, updates_per_tick: int) -> int:
         """Optimizer updates of one step of the recursion that momentum and pull belong to."""
@@ -122,13 +166,13 @@ def stationary_variance(momentum: Scalar, pull: Scalar) -> Scalar:
     return (1 + momentum) / ((1 - momentum) * pull * (2 * (1 + momentum) - pull))
 
 
-def _at_rest(velocities: int) -> Callable[[Params], tuple[State, State]]:
+def _at_rest(velocities: int) -> Callable[[Params], tuple[State, tuple[State, ...]]]:
     """Start of a state (reward, velocities, plateau): at rest, reward and plateau uncertain."""
     rest = (0.0,) * velocities
 
-    def start(params: Params) -> tuple[State, State]:
+    def start(params: Params) -> tuple[State, tuple[State, ...]]:
         mean = (params["initial_reward"], *rest, params["plateau"])
-        return mean, (params["initial_reward_sd"], *rest, params["plateau_sd"])
+        return mean, independent((params["initial_reward_sd"], *rest, params["plateau_sd"]))
 
     return start
 
@@ -172,12 +216,14 @@ OSCILLATOR = Trajectory(
 # --- overdamped limit --------------------------------------------------------------------------
 
 
-def _derive_exponential(params: Params) -> dict[str, Any]:
+def derive_first_order(params: Params) -> dict[str, Any]:
+    """Add the coefficients of a recursion without inertia: no momentum, a pull of 1 / steps."""
     steps = params["relaxation_time"] / params["updates_per_tick"]
     return {**params, "momentum": jnp.zeros_like(steps), "pull": 1 / steps}
 
 
-def _advance_first_order(params: Params, tick: Ticks, x: Sequence[Scalar]) -> State:
+def advance_first_order(params: Params, tick: Ticks, x: Sequence[Scalar]) -> State:
+    """One tick of a reward that its plateau pulls, without inertia."""
     reward, plateau = x
     return reward - params["pull"] * tick.learning_rate * (reward - plateau), plateau
 
@@ -188,9 +234,9 @@ EXPONENTIAL = Trajectory(
     size=2,
     plateau_index=1,
     one_update_ticks=False,
-    derive=_derive_exponential,
+    derive=derive_first_order,
     start=_at_rest(velocities=0),
-    advance=_advance_first_order,
+    advance=advance_first_order,
     observe=_first,
     shocks=lambda params, tick: ((tick.learning_rate, 0.0),),
 )
@@ -306,10 +352,11 @@ def constant_lag(lag: int) -> Trajectory:
         raise InputError(f"setting lag is {lag}: the closed form follows at most {MAX_LAG} updates")
     older = max(lag - 1, 0)
 
-    def start(params: Params) -> tuple[State, State]:
+    def start(params: Params) -> tuple[State, tuple[State, ...]]:
         rest = (0.0,) * older
         mean = (params["initial_reward"], 0.0, params["plateau"], *rest)
-        return mean, (params["initial_reward_sd"], 0.0, params["plateau_sd"], *rest)
+        sds = (params["initial_reward_sd"], 0.0, params["plateau_sd"], *rest)
+        return mean, independent(sds)
 
     def observe(params: Params, tick: Ticks, x: Sequence[Scalar]) -> Scalar:
         del params, tick
@@ -346,11 +393,3 @@ def constant_lag(lag: int) -> Trajectory:
 def closed_form(lag_pattern: str, lag: int) -> Trajectory:
     """Closed-form trajectory for a run's lag pattern (``hold`` or ``constant``)."""
     return constant_lag(lag) if lag_pattern == "constant" else HOLD_AND_REFRESH
-
-
-TRAJECTORIES: Mapping[str, Callable[[str, int], Trajectory]] = {
-    "oscillator": lambda lag_pattern, lag: OSCILLATOR,
-    "exponential": lambda lag_pattern, lag: EXPONENTIAL,
-    "closed_form": closed_form,
-}
-"""Mean curves by their names in model files; called with the run's lag pattern and lag."""

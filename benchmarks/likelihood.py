@@ -42,7 +42,7 @@ from reporting import (
 from bayes_grpo.model import Data, Program, bind, load_model
 from bayes_grpo.precision import float64
 from bayes_grpo.run import Run
-from bayes_grpo.statespace import System, Ticks, log_likelihood
+from bayes_grpo.statespace import System, Ticks, independent, log_likelihood
 
 ROWS = (300, 1_000, 10_000)
 LOOP = 10
@@ -93,9 +93,9 @@ def oscillator_matrices(theta: Any) -> tuple[Any, Any, Any, Any]:
 def oscillator_ours(rewards: Any) -> Likelihood:
     count = len(rewards)
     one, zero = jnp.ones(count), jnp.zeros(count)
-    ticks = Ticks(one, zero, rewards, observed=one, share=one, keep=zero, row_variance=one)
+    ticks = Ticks(one, zero, rewards, one, one, zero, one, zero)
     system = System(
-        start=lambda p: ((0.0, 0.0), p["start"]),
+        start=lambda p: ((0.0, 0.0), independent(p["start"])),
         advance=lambda p, tick, x: (
             p["a"][0] * x[0] + p["a"][1] * x[1],
             p["a"][2] * x[0] + p["a"][3] * x[1],
@@ -195,8 +195,7 @@ def model_ours(program: Program, data: Data) -> Likelihood:
 
     def density(theta: Any) -> Any:
         draws = dict(zip(program.sampled, jnp.exp(theta), strict=True))
-        params = program.params(draws, data)
-        return log_likelihood(program.system, params, data.ticks, windowed=program.windowed)
+        return program.log_likelihood(draws, data)
 
     return density
 

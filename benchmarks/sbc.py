@@ -33,7 +33,6 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from arviz_stats import ess, rhat
@@ -42,13 +41,13 @@ from reporting import RESULTS, table, write_csv, write_text
 from resumable import Partial, Progress
 
 from bayes_grpo.model import Data, Model, Program, bind, load_model
-from bayes_grpo.posterior import Levels, levels_and_paths
+from bayes_grpo.posterior import levels_and_paths, levels_of_path
 from bayes_grpo.precision import float64
 from bayes_grpo.priors import RunScale
 from bayes_grpo.results import _quantities as reported_quantities
 from bayes_grpo.run import Run
 from bayes_grpo.sampler import Sampling, sample
-from bayes_grpo.statespace import Ticks, draw_noise, log_likelihood, row_means, simulate
+from bayes_grpo.statespace import Ticks, draw_noise, row_means, simulate
 
 ROWS, PLANNED, MISSING = 60, 100, (20, 21, 22)
 LEVEL, SCALE = 0.4, 0.1
@@ -128,25 +127,16 @@ def _simulate(program: Program, data: Data, key: jax.Array) -> tuple[Any, ...]:
     params = program.params(draws, data)
     key_noise = jax.random.fold_in(key, len(draws))
     noise = draw_noise(program.system, params, data.ticks, key_noise)
-    states, rewards, end = simulate(program.system, params, data.ticks, noise)
-    tick = jax.tree.map(lambda a: a[-1], data.ticks)
-    level = program.parts.plateau_index
-    levels = Levels(
-        params={name: jnp.asarray(value) for name, value in params.items()},
-        initial_reward=states[0][0],
-        reward_now=program.system.observe(params, tick, tuple(end)),
-        initial_plateau=states[0][level],
-        plateau=end[level],
-        end=end,
-    )
-    latent = row_means(program.system, params, data.ticks, states)
+    ticks = program.timed(params, data.ticks)
+    states, rewards, end = simulate(program.system, params, ticks, noise)
+    levels = levels_of_path(program, ticks, params, states, end)
+    latent = row_means(program.system, params, ticks, states)
     return draws, levels, latent, rewards * data.ticks.observed
 
 
 @partial(jax.jit, static_argnums=0)
 def _log_likelihood(program: Program, data: Data, draws: Mapping[str, jax.Array]) -> jax.Array:
-    params = program.params(draws, data)
-    return log_likelihood(program.system, params, data.ticks, windowed=program.windowed)
+    return program.log_likelihood(draws, data)
 
 
 def with_data(

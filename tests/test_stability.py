@@ -33,7 +33,7 @@ def simulated(trajectory, rows, sd, **params):
     """Rewards of a run of a trajectory that starts at .2 and heads for .7, one update a row."""
     with float64():
         one = jnp.ones(rows)
-        ticks = Ticks(one, one, one, one, one, 0 * one, one, {})
+        ticks = Ticks(one, one, one, one, one, 0 * one, one, 0 * one, {})
         levels = {"initial_reward": 0.2, "initial_reward_sd": 0.0}
         levels |= {"plateau": 0.7, "plateau_sd": 0.0, "updates_per_tick": 1.0}
         full = trajectory.derive({**levels, **params})

@@ -26,6 +26,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bayes_grpo.mean_curves import Recipe
 from bayes_grpo.model import Data, bind, build_program, parse_model
 from bayes_grpo.priors import RunScale
 from bayes_grpo.run import Run
@@ -229,6 +230,7 @@ class Case(NamedTuple):
             share=np.ones(count),
             keep=np.zeros(count),
             row_variance=np.ones(count),
+            elapsed=np.cumsum(self.rates.mean(axis=1)) - self.rates.mean(axis=1),
             response=block_responses(self.rates, self.momentum) if self.shape == "hold" else {},
         )
         for a, b, y, n in zip(self.first, self.last, self.y, self.generations, strict=True):
@@ -256,13 +258,12 @@ def program_of(shape, windowed):
     text = MODEL.format(trajectory=trajectory)
     if trajectory == "oscillator":
         text += 'damping_ratio = { distribution = "LogNormal", median = 2, sd_log = 1 }\n'
-    return build_program(parse_model(text, "test", "test.toml"), pattern, lag, windowed)
+    return build_program(parse_model(text, "test", "test.toml"), Recipe(pattern, lag), windowed)
 
 
 def density_of(program):
     def density(draws, data):
-        params = program.params(draws, data)
-        return log_likelihood(program.system, params, data.ticks, windowed=program.windowed)
+        return program.log_likelihood(draws, data)
 
     return density
 
@@ -681,16 +682,16 @@ def test_simulated_runs_have_the_dense_moments(shape, start):
 def test_drawn_noise_is_standard_normal():
     case = make_case(np.random.default_rng(8), "hold", windowed=False, ticks=3)
     system, params, ticks = case.parts()
-    assert noise_shapes(system, params, ticks) == ((3,), (3, 3), (3,))
+    assert noise_shapes(system, params, ticks) == ((2,), (3, 3), (3,))
     draw = jax.jit(jax.vmap(lambda key: draw_noise(system, params, ticks, key)))
     noise = draw(jax.random.split(jax.random.key(0), 5_000))
     numbers = np.concatenate([np.asarray(part).reshape(5_000, -1) for part in noise], axis=1)
-    assert numbers.shape == (5_000, 15)
+    assert numbers.shape == (5_000, 14)
     for column in numbers.T:
         assert scipy.stats.kstest(column, "norm").pvalue > 1e-4
     for power in (1, 2):  # independent of each other, to six standard errors
         correlation = np.corrcoef(numbers.T**power)
-        assert np.abs(correlation - np.eye(15)).max() < 6 / sqrt(5_000)
+        assert np.abs(correlation - np.eye(14)).max() < 6 / sqrt(5_000)
 
 
 def test_row_means_run_through_each_row():

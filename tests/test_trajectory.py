@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
+from bayes_grpo.mean_curves import MEAN_CURVES, Recipe
 from bayes_grpo.statespace import Ticks
 from bayes_grpo.trajectory import (
     EXPONENTIAL,
     HOLD_AND_REFRESH,
     OSCILLATOR,
-    TRAJECTORIES,
     block_responses,
     closed_form,
     constant_lag,
@@ -45,6 +45,7 @@ def clock(rates, momentum=0.0, trajectory=OSCILLATOR):
         share=jnp.ones(count),
         keep=jnp.zeros(count),
         row_variance=jnp.ones(count),
+        elapsed=jnp.asarray(np.cumsum(rates.mean(axis=1)) - rates.mean(axis=1)),
         response={
             name: jnp.asarray(values)
             for name, values in trajectory.responses(rates, momentum).items()
@@ -488,7 +489,7 @@ def test_no_learning_rate_no_motion():
 
 def test_closed_form_follows_the_lag_pattern():
     assert closed_form("hold", 0) is HOLD_AND_REFRESH
-    lagging = TRAJECTORIES["closed_form"]("constant", 4)
+    lagging = MEAN_CURVES["closed_form"].build(Recipe("constant", 4))
     assert lagging.size == constant_lag(4).size == 6
     assert lagging.one_update_ticks
     assert not HOLD_AND_REFRESH.one_update_ticks

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bayes_grpo.fit import Fit
+from bayes_grpo.forecasting import Forecaster
 from bayes_grpo.outlook import (
     Interval,
     count,
@@ -22,13 +22,13 @@ FORECAST_POINTS = 200
 """Steps at which the forecast is drawn."""
 
 
-def plot_forecast(fit: Fit, ax: "Axes | None" = None, horizon: int | None = None) -> "Axes":
+def plot_forecast(fit: Forecaster, ax: "Axes | None" = None, horizon: int | None = None) -> "Axes":
     """Plot the logged rewards, what they say about the reward so far, and the forecast.
 
     Parameters
     ----------
     fit
-        The fit.
+        The fit, or a stack of fits.
     ax
         Axes to draw into; None: a new figure.
     horizon
@@ -39,7 +39,8 @@ def plot_forecast(fit: Fit, ax: "Axes | None" = None, horizon: int | None = None
     -------
     matplotlib.axes.Axes
         Blue: reward without sampling noise (median, 50 % and 90 % bands). Vermilion: its forecast,
-        and in the faintest shade the 90 % band of rows to be logged. Green: the plateau.
+        and in the faintest shade the 90 % band of rows to be logged. Green: the plateau, if there
+        is one.
 
     Raises
     ------
@@ -75,15 +76,17 @@ def plot_forecast(fit: Fit, ax: "Axes | None" = None, horizon: int | None = None
         label="logged rows to come (90 %)",
     )
     level = plateau(fit)
-    _plateau(ax, level, float(steps[0]), float(end))
+    if fit.relaxes:
+        _plateau(ax, level, float(steps[0]), float(end))
+        line = f"plateau {level}"
+        if "relaxation_time" in fit.idata["posterior"]:
+            time = relaxation_steps(fit)
+            between = f"(90 %: {count(time.low)} to {count(time.high)})"
+            line = f"{line}; relaxation time {count(time.median)} steps {between}"
+    else:
+        line = f"reward now {level}; this model has no plateau"
     _start_of_forecast(ax, last, rewards)
-    relaxation = relaxation_steps(fit)
-    style.finish(
-        ax,
-        fit,
-        f"plateau {level}; relaxation time {count(relaxation.median)} steps "
-        f"(90 %: {count(relaxation.low)} to {count(relaxation.high)})",
-    )
+    style.finish(ax, fit, line)
     style.legend_below(ax)
     return ax
 

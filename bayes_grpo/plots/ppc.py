@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from bayes_grpo.errors import InputError
-from bayes_grpo.fit import Fit
+from bayes_grpo.forecasting import Forecaster
 from bayes_grpo.plots import style
 
 if TYPE_CHECKING:
@@ -19,14 +19,14 @@ HISTOGRAMS = 500
 
 
 def plot_ppc(
-    fit: Fit, ax: "Axes | None" = None, kind: Literal["curve", "density"] = "curve"
+    fit: Forecaster, ax: "Axes | None" = None, kind: Literal["curve", "density"] = "curve"
 ) -> "Axes":
     """Plot the logged rewards against replicates of the run drawn from the fitted model.
 
     Parameters
     ----------
     fit
-        The fit.
+        The fit, or a stack of fits.
     ax
         Axes to draw into; None: a new figure.
     kind

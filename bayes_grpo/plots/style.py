@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bayes_grpo.fit import Fit
+from bayes_grpo.forecasting import Forecaster
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +55,7 @@ def thinned(rows: int) -> np.ndarray:
     return np.unique(np.linspace(0, rows - 1, min(rows, MAX_POINTS)).round().astype(int))
 
 
-def flat_draws(fit: Fit, group: str) -> np.ndarray:
+def flat_draws(fit: Forecaster, group: str) -> np.ndarray:
     """Draws of the reward in a group of the data tree, shape (draws, rows)."""
     values = fit.idata[group]["reward"].to_numpy()
     return values.reshape(-1, values.shape[-1])
@@ -105,7 +105,7 @@ def shorten(text: str, length: int) -> str:
     return f"{text[:half]}…{text[-half:]}"
 
 
-def finish(ax: "Axes", fit: Fit, subtitle: str) -> None:
+def finish(ax: "Axes", fit: Forecaster, subtitle: str) -> None:
     """Add labels, the title with a line below it, and a warning if the fit may not be used."""
     from matplotlib.ticker import MaxNLocator
 
@@ -115,7 +115,7 @@ def finish(ax: "Axes", fit: Fit, subtitle: str) -> None:
     ax.yaxis.set_major_formatter(_plain_ticks())
     ax.grid(visible=True, axis="y", color="#E6E6E6", linewidth=0.8)
     ax.set_axisbelow(True)
-    head(ax, fit.run.name, fit.model.name, subtitle, fit.convergence.converged)
+    head(ax, fit.run.name, fit.name, subtitle, fit.convergence.converged)
 
 
 def head(

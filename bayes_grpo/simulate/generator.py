@@ -11,7 +11,7 @@ import pandas as pd
 
 from bayes_grpo.errors import InputError
 from bayes_grpo.model import Data, Model, Program, bind, load_model
-from bayes_grpo.posterior import prior_draws
+from bayes_grpo.posterior import levels_of_path, prior_draws
 from bayes_grpo.precision import float64
 from bayes_grpo.priors import RunScale
 from bayes_grpo.results import within_bounds
@@ -165,14 +165,19 @@ def _draw(
     rng = np.random.default_rng(seed)
     shapes = noise_shapes(program.system, params, data.ticks)
     noise = Noise(*(rng.standard_normal(shape) for shape in shapes))
+
     # One compilation instead of one an operation.
-    states, rewards, end = jax.jit(lambda: simulate(program.system, params, data.ticks, noise))()
-    latent = row_means(program.system, params, data.ticks, states)
+    def run() -> tuple[Any, ...]:
+        ticks = program.timed(params, data.ticks)
+        states, rewards, end = simulate(program.system, params, ticks, noise)
+        latent = row_means(program.system, params, ticks, states)
+        return levels_of_path(program, ticks, params, states, end), latent, rewards
+
+    levels, latent, rewards = jax.jit(run)()
     truth = {name: float(params[name]) for name in program.model.priors}
-    level = program.parts.plateau_index
     truth |= {
-        "plateau": float(states[0, level]),
-        "initial_reward": float(states[0, 0]),
-        "final_plateau": float(end[level]),
+        "plateau": float(levels.initial_plateau),
+        "initial_reward": float(levels.initial_reward),
+        "final_plateau": float(levels.plateau),
     }
     return truth, np.asarray(latent), np.asarray(rewards)
