@@ -23,7 +23,7 @@ from bayes_grpo.statespace import (
     row_means,
     simulate,
 )
-from bayes_grpo.timeline import Timeline
+from bayes_grpo.timeline import Timeline, bucket
 
 BATCH_CELLS = 1_100_000
 """Draws times ticks that are worked on at once: bounds the memory that long runs need."""
@@ -294,11 +294,22 @@ def forecast_draws(
     mean, observed : ndarray
         Reward without and with sampling noise, shape (draws, steps).
     """
-    shape = _noise_shapes(program, data, future[0], draws)
+    ticks, first, last = future
+    steps = len(last)
+    # Padded behind, so that forecasts of different lengths share one compiled program.
+    more = bucket(len(ticks.reward)) - len(ticks.reward)
+    ticks = jax.tree.map(lambda a: np.pad(np.asarray(a), (0, more), mode="edge"), ticks)
+    first, last = (np.pad(a, (0, bucket(steps) - steps), mode="edge") for a in (first, last))
+    shape = _noise_shapes(program, data, ticks, draws)
     rng = np.random.default_rng(seed)
-    return _in_batches(
-        _compiled(program, _future), (data, future), (dict(draws), ends), (shape,), rng
+    mean, observed = _in_batches(
+        _compiled(program, _future),
+        (data, (ticks, first, last)),
+        (dict(draws), ends),
+        (shape,),
+        rng,
     )
+    return mean[:, :steps], observed[:, :steps]
 
 
 def one_step_ahead(
