@@ -153,7 +153,7 @@ def _future(
     return mean, mean + jnp.sqrt(variance) * noise.rows[last]
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _compiled(program: Program, what: Callable[..., Any]) -> Any:
     """Compile ``what`` for many draws at once; its first arguments are common to all of them."""
 

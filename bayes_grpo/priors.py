@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 from math import inf, isfinite, isnan, log
 from typing import Any, NamedTuple
 
-import numpyro.distributions as dist
+# Not ``import numpyro.distributions``: ArviZ leaves a lazy numpyro behind, whose first import must
+# not be that of a submodule, or it is loaded in halves.
+from numpyro import distributions as dist
 
 from bayes_grpo.errors import ModelFileError
 

@@ -60,18 +60,6 @@ SCORE_FLOOR = 0.02
 TARGETS = {"score": (0.0, 0.97), "inside90": (0.87, 0.93), "inside50": (0.45, 0.57)}
 
 
-def crps(draws: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """Fair estimate of the CRPS from draws, shape (draws, rows), of each row, shape (rows,)."""
-    count = len(draws)
-    weight = (2 * np.arange(1, count + 1) - count - 1) / (count * (count - 1))
-    scores = []
-    for begin in range(0, len(found), 500):  # 4,000 draws of a whole long run would fill gigabytes
-        some = np.sort(draws[:, begin : begin + 500], axis=0)
-        error = np.abs(some - found[begin : begin + 500]).mean(axis=0)
-        scores.append(error - weight @ some)
-    return np.concatenate(scores)
-
-
 def crps_normal(mean: float, sd: float, found: np.ndarray) -> np.ndarray:
     """CRPS of a normal distribution (Gneiting & Raftery 2007), shape (rows,)."""
     sd = max(sd, 1e-9)
@@ -121,6 +109,8 @@ def check_finite(made: Any) -> None:
 
 def second_half(full: Any, model: str, draws: dict[str, int], fraction: float) -> dict[str, Any]:
     """Scores of the forecast of the later rewarded rows of a run from its earlier ones."""
+    from bayes_grpo.scores import crps
+
     rewarded = full.table[full.table["reward"].notna()]
     steps, reward = rewarded["step"].to_numpy(), rewarded["reward"].to_numpy()
     count = int(len(rewarded) * fraction)
