@@ -9,20 +9,29 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from bayes_grpo import __version__
+from bayes_grpo.cli_compare import compare
+from bayes_grpo.cli_options import (
+    BAD_INPUT,
+    JSON,
+    MODEL,
+    NOT_CONVERGED,
+    QUIET,
+    SAMPLING,
+    SEGMENTS,
+    SETTINGS,
+    given,
+    options,
+    plan_of,
+)
 from bayes_grpo.cli_simulate import simulate
 from bayes_grpo.complaint import complain
 from bayes_grpo.errors import BayesGrpoError, InputError
 
-if TYPE_CHECKING:
-    from bayes_grpo.commands import Plan
-
-BAD_INPUT = 2
-NOT_CONVERGED = 3
 INTERRUPTED = 130
 
 
@@ -72,85 +81,9 @@ def main() -> None:
     """Tell where the reward of a GRPO run will level off, when, and how sure that is."""
 
 
-def _setting(name: str, kind: Any, text: str, **extra: Any) -> Callable[[Any], Any]:
-    return click.option(f"--{name}", type=kind, default=None, help=text, **extra)
-
-
-# Range checks are left to Settings, which says what is wrong in the same words as the library.
-_SETTINGS = (
-    _setting("group-size", int, "Completions sampled for one prompt."),
-    _setting("prompts-per-step", int, "Prompts in one rollout batch."),
-    _setting("momentum", float, "First-moment decay of the optimizer (Adam's beta1)."),
-    _setting(
-        "momentum-convention",
-        click.Choice(["ema", "heavy_ball"]),
-        "Whether the gradient enters the momentum with weight 1 - momentum (Adam) or 1 (SGD).",
-    ),
-    _setting("learning-rate", float, "Peak learning rate, the unit of the curvature."),
-    _setting("refresh-interval", int, "Optimizer updates between two refreshes of the sampler."),
-    _setting("lag", int, "Updates by which an asynchronous sampler is always behind."),
-    _setting("updates-per-step", int, "Optimizer updates in one unit of the logged step."),
-    _setting(
-        "row-average",
-        click.Choice(["window", "single"]),
-        "Whether a row is the mean since the row before, or one rollout batch.",
-    ),
-    _setting(
-        "reward-bounds",
-        float,
-        "Lowest and highest reward that can occur.",
-        nargs=2,
-        metavar="LOW HIGH",
-    ),
-    _setting("max-steps", int, "Planned last step of the training."),
-)
-
-
-def _number(name: str, least: int, default: int, text: str) -> Callable[[Any], Any]:
-    kind = click.IntRange(least)
-    return click.option(f"--{name}", type=kind, default=default, show_default=True, help=text)
-
-
-_SAMPLING = (
-    click.option(
-        "--model",
-        default="oscillator",
-        show_default=True,
-        metavar="NAME|FILE",
-        help="A shipped model ('bayes-grpo models'), or a model file of your own.",
-    ),
-    click.option(
-        "--seed", type=int, default=0, show_default=True, help="Seed of everything random."
-    ),
-    _number("chains", 1, 4, "Chains of NUTS."),
-    _number("draws", 4, 1000, "Kept draws of each chain."),
-    _number("tune", 0, 1000, "Warm-up draws of each chain."),
-)
-
-
-def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def add(command: Any) -> Any:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
-
-
-_SEGMENTS = click.option(
-    "--segments",
-    type=click.Choice(["auto", "split", "merge", "last"]),
-    default="auto",
-    show_default=True,
-    help="Where the step counter runs back: tell restarts from further runs, or insist.",
-)
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
-_QUIET = click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-
-
 @main.command()
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
-@_options(*_SETTINGS, *_SAMPLING)
+@options(*SETTINGS, MODEL, *SAMPLING)
 @click.option(
     "--horizon",
     type=int,
@@ -166,9 +99,9 @@ _QUIET = click.option("--quiet", is_flag=True, help="Print nothing but errors.")
     metavar="DIR",
     help="Folder of the results; several runs get one subfolder each.",
 )
-@_JSON
-@_QUIET
-def fit(logs: tuple[str, ...], out: Path, as_json: bool, quiet: bool, **options: Any) -> int:
+@JSON
+@QUIET
+def fit(logs: tuple[str, ...], out: Path, as_json: bool, quiet: bool, **chosen: Any) -> int:
     """Fit training logs: where the reward levels off, when, and how sure that is.
 
     A LOG is a file (TRL's trainer_state.json, JSON, JSON lines, CSV), an output folder of TRL, a
@@ -176,7 +109,7 @@ def fit(logs: tuple[str, ...], out: Path, as_json: bool, quiet: bool, **options:
     """
     from bayes_grpo import commands, terminal
 
-    plan = _plan(options)
+    plan = plan_of(chosen)
     report = terminal.Report(as_json=as_json, quiet=quiet)
     terminal.check_folder(out)
     runs = terminal.read_all(logs, plan.settings, report)
@@ -190,23 +123,23 @@ def fit(logs: tuple[str, ...], out: Path, as_json: bool, quiet: bool, **options:
 
 @main.command()
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
-@_options(*_SETTINGS)
-@_SEGMENTS
+@options(*SETTINGS)
+@SEGMENTS
 @click.option(
     "--to",
     type=click.Path(path_type=Path),
     metavar="TABLE.CSV",
     help="Write the table as it was understood; several runs get a column 'run'.",
 )
-@_JSON
-@_QUIET
+@JSON
+@QUIET
 def inspect(
     logs: tuple[str, ...],
     segments: Any,
     to: Path | None,
     as_json: bool,
     quiet: bool,
-    **options: Any,
+    **chosen: Any,
 ) -> int:
     """Show what a log holds: trainer, columns, settings with their origin, and what is missing."""
     from bayes_grpo import terminal
@@ -214,7 +147,7 @@ def inspect(
 
     if to is not None and to.suffix != ".csv":
         raise InputError(f"{to}: unknown kind of output '{to.suffix}': expected .csv")
-    settings = {name: value for name, value in options.items() if value is not None}
+    settings = {name: value for name, value in chosen.items() if value is not None}
     Settings(settings)
     report = terminal.Report(as_json=as_json, quiet=quiet)
     terminal.inspect_logs(logs, settings, segments, to, report)
@@ -224,7 +157,7 @@ def inspect(
 
 @main.command()
 @click.argument("source", metavar="LOG|FIT.NC")
-@_options(*_SETTINGS, *_SAMPLING)
+@options(*SETTINGS, MODEL, *SAMPLING)
 @click.option("--horizon", type=int, metavar="STEP", help="Last step; else the planned one.")
 @click.option(
     "--kind",
@@ -236,27 +169,26 @@ def inspect(
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write a .csv or a .png."
 )
-@_JSON
-@_QUIET
+@JSON
+@QUIET
 def forecast(
-    source: str, out: Path | None, kind: str, as_json: bool, quiet: bool, **options: Any
+    source: str, out: Path | None, kind: str, as_json: bool, quiet: bool, **chosen: Any
 ) -> int:
     """Forecast a run beyond its log, from the log or from a saved fit."""
     from bayes_grpo import commands, terminal
 
     if out is not None and out.suffix not in (".csv", ".png"):
         raise InputError(f"{out}: unknown kind of output '{out.suffix}': expected .csv or .png")
-    given = _given(options)
     report = terminal.Report(as_json=as_json, quiet=quiet)
-    plan = _plan(options)
-    done = commands.fit_or_load(source, plan, given, report)
+    plan = plan_of(chosen)
+    done = commands.fit_or_load(source, plan, given(chosen), report)
     commands.write_forecast(done, out, kind, plan.horizon, report)
     return 0 if done.convergence.converged else NOT_CONVERGED
 
 
 @main.command()
 @click.argument("source", metavar="LOG|FIT.NC")
-@_options(*_SETTINGS, *_SAMPLING)
+@options(*SETTINGS, MODEL, *SAMPLING)
 @click.option(
     "--curvature",
     type=float,
@@ -274,8 +206,8 @@ def forecast(
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="FILE", help="Write a .png, .csv or .json."
 )
-@_JSON
-@_QUIET
+@JSON
+@QUIET
 def stability(
     source: str,
     curvature: tuple[float, float] | None,
@@ -283,7 +215,7 @@ def stability(
     out: Path | None,
     as_json: bool,
     quiet: bool,
-    **options: Any,
+    **chosen: Any,
 ) -> int:
     """Tell how stale the sampler of a run may be before the reward oscillates or diverges.
 
@@ -300,8 +232,8 @@ def stability(
     if not 0 < level < 1:
         raise InputError(f"--level is {level}: expected a number between 0 and 1")
     report = terminal.Report(as_json=as_json, quiet=quiet)
-    plan = _plan({**options, "horizon": None})
-    done = commands.fit_or_load(source, plan, _given(options), report)
+    plan = plan_of({**chosen, "horizon": None})
+    done = commands.fit_or_load(source, plan, given(chosen), report)
     write_stability(done, out, report, level=level, curvature=curvature)
     return 0 if done.convergence.converged else NOT_CONVERGED
 
@@ -327,28 +259,7 @@ def models(name: str | None, as_json: bool) -> None:
         click.echo(f"{model.ljust(width)}  {description}")
 
 
-def _given(options: dict[str, Any]) -> list[str]:
-    """Options on how to read and fit that were given: a saved fit refuses them."""
-    context = click.get_current_context()
-    return [
-        name
-        for name in options
-        if name != "horizon"
-        and context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
-    ]
-
-
-def _plan(options: dict[str, Any]) -> "Plan":
-    """Sort the options, and check everything that needs no log."""
-    from bayes_grpo.commands import Plan
-    from bayes_grpo.settings import Settings
-
-    names = set(Settings.names())
-    settings = {n: v for n, v in options.items() if n in names and v is not None}
-    sampling = {n: options[n] for n in ("seed", "chains", "draws", "tune")}
-    return Plan.checked(settings, options["model"], options["horizon"], sampling)
-
-
+main.add_command(compare)
 main.add_command(simulate)
 
 if __name__ == "__main__":

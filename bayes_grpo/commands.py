@@ -76,7 +76,7 @@ def fit_one(run: Run, folder: Path, plan: Plan, report: Report, brief: bool) -> 
     if not brief:
         _introduce(run, plan, report)
     try:
-        done = _fit(run, plan, plan.horizon, report)
+        done = fit_quietly(run, plan, plan.horizon, report)
         with writing(folder):
             files = write_results(done, folder, plan.horizon)
     except InputError as error:
@@ -109,11 +109,16 @@ def fit_or_load(source: str, plan: Plan, given: Sequence[str], report: Report) -
             options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             raise InputError(f"{path}: a saved fit keeps its settings: leave out {options}")
         return load_fit(path)
+    return fit_quietly(read_one(source, plan), plan, None, report)
+
+
+def read_one(source: str, plan: Plan) -> Run:
+    """Read the one run of a log; raises `InputError`."""
     with warnings_as_lines():
         runs = read_runs([source], **plan.settings)
     if len(runs) > 1:
         raise InputError(f"{source}: holds {len(runs)} runs, expected one: name one log")
-    return _fit(runs[0], plan, None, report)
+    return runs[0]
 
 
 def write_forecast(
@@ -192,7 +197,8 @@ def _forecast_rows(table: Any, most: int = 12) -> list[tuple[str, ...]]:
     return rows
 
 
-def _fit(run: Run, plan: Plan, horizon: int | None, report: Report) -> Fit:
+def fit_quietly(run: Run, plan: Plan, horizon: int | None, report: Report) -> Fit:
+    """Fit a run; what is wrong with it is said by the commands, in words of their own."""
     with warnings.catch_warnings():
         for said in (ConvergenceWarning, CautionWarning):  # in words of our own
             warnings.simplefilter("ignore", said)

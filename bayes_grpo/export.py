@@ -8,6 +8,7 @@ import pandas as pd
 
 from bayes_grpo.files import write_whole
 from bayes_grpo.fit import Fit
+from bayes_grpo.forecasting import Forecaster
 from bayes_grpo.outlook import in_words, last_forecast_step
 
 DPI = 120
@@ -68,7 +69,7 @@ def write_table(fit: Fit, table: pd.DataFrame, path: Path, index: bool = False) 
     return write_whole(path, lambda at: marked.to_csv(at, index=index))
 
 
-def write_picture(fit: Fit, path: Path, horizon: int | None = None) -> Path:
+def write_picture(fit: Forecaster, path: Path, horizon: int | None = None) -> Path:
     """Write the plot of the forecast as PNG."""
     import matplotlib
 
