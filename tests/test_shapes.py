@@ -1,4 +1,4 @@
-"""The shapes of the mean curves against their sources: formulas, differential equations, recursions.
+"""The shapes of the mean curves against their sources: formulas, rate equations, recursions.
 
 The clock of every source is its own; one relaxation time on it is where 1 / e of the way is left,
 which the tests find by following the source, not by the formula of the shape.
@@ -181,7 +181,7 @@ def test_logistic_growth_from_nearly_everything_is_the_exponential():
 
 
 def followed(rate, success, times):
-    """Share of the wrong mass that is left, from ``d logit p / dt = rate(p)`` with p the wrong mass.
+    """Share of the wrong mass p that is left, from ``d logit p / dt = rate(p)``.
 
     Its relaxation time is where the solution says that 1 / e of the mass is left.
     """
