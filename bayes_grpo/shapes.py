@@ -47,7 +47,9 @@ def scalerl(time: Array, steepness: Scalar) -> Array:
     """Sigmoid in log compute, ``1 / (1 + (C / C_mid)^B)``; ``B`` is ``steepness``."""
     started = time > 0
     log_time = jnp.log(jnp.where(started, time, 1.0))
-    odds = jnp.where(started, (math.e - 1) * jnp.exp(steepness * log_time), 0.0)
+    # Beyond e^300 nothing is left, and the derivative stays a number.
+    power = jnp.exp(jnp.minimum(steepness * log_time, 300.0))
+    odds = jnp.where(started, (math.e - 1) * power, 0.0)
     return jnp.asarray(1 / (1 + odds))
 
 
