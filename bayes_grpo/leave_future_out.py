@@ -26,7 +26,7 @@ from bayes_grpo.scores import crps
 MOST_K = 0.7
 """Pareto k above which importance weights are not used."""
 
-MOST_DRAWS = 1000
+MOST_DRAWS = 2000
 CELLS = 4_000_000
 """Draws times ticks of which predictions are kept: bounds the memory that long runs need."""
 

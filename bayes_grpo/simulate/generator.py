@@ -139,9 +139,10 @@ def _skeleton(
 ) -> Run:
     """Make a run with the clock and the settings; its rewards are placeholders."""
     low, high = settings.get("reward_bounds") or (0.0, 1.0)
-    low, high = max(low, -1e6), min(high, 1e6)
+    low, high = _inside(low, high)
     table = pd.DataFrame({"step": np.arange(1, n_rows + 1)})
-    table["reward"] = np.where(table["step"] % 2, low, high)
+    # No value twice: an end that is hit again and again would be taken for a bound.
+    table["reward"] = np.linspace(low, high, n_rows)
     if schedule is not None:
         if np.shape(schedule) != (n_rows,):
             raise InputError(
@@ -149,6 +150,15 @@ def _skeleton(
             )
         table["learning_rate"] = schedule
     return Run.from_table(table, name, **{"max_steps": n_rows, **settings})
+
+
+def _inside(low: float, high: float) -> tuple[float, float]:
+    """Two finite numbers inside bounds of which one or both may be infinite."""
+    if np.isfinite(low) and np.isfinite(high):
+        return float(low), float(high)
+    if np.isfinite(low):
+        return float(low), float(low) + 1.0
+    return (float(high) - 1.0, float(high)) if np.isfinite(high) else (0.0, 1.0)
 
 
 def _draw(
