@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bayes_grpo.errors import InputError
 from bayes_grpo.fit import Fit
 from bayes_grpo.posterior import one_step_ahead
 from bayes_grpo.precision import float64
@@ -54,3 +55,12 @@ def predict_rows(fit: Fit, draws: Mapping[str, np.ndarray]) -> RowPredictions:
     with float64():
         mean, variance, density = (a[:, rows] for a in one_step_ahead(program, data, draws))
     return RowPredictions(mean, np.sqrt(variance), density)
+
+
+def one_fit(fit: object, what: str) -> None:
+    """Refuse what is not a fit, such as a stack of fits; raises `InputError`."""
+    if not isinstance(fit, Fit):
+        raise InputError(
+            f"{what} of a {type(fit).__name__}: expected a fit; of a stack, ask for each of its "
+            "fits"
+        )

@@ -139,9 +139,7 @@ def assemble_prior(
     at = timeline.row_tick - len(timeline.ticks.reward)
     steps = run.table["step"].to_numpy()[timeline.rows]
     return {
-        "prior": xr.Dataset(
-            {n: (("chain", "draw"), v) for n, v in found.items()}, coords=coords
-        ),
+        "prior": xr.Dataset({n: (("chain", "draw"), v) for n, v in found.items()}, coords=coords),
         "prior_predictive": xr.Dataset(
             {"reward": (("chain", "draw", "step"), within_bounds(rewards[..., at], run))},
             coords={**coords, "step": steps},

@@ -26,6 +26,7 @@ from jax import Array
 from bayes_grpo.errors import InputError
 from bayes_grpo.fit import Fit
 from bayes_grpo.model import Data, Program
+from bayes_grpo.one_step import one_fit
 from bayes_grpo.posterior import Levels, levels_and_paths
 from bayes_grpo.precision import float64
 from bayes_grpo.results import SUMMARY, log_prior, quantities
@@ -33,7 +34,7 @@ from bayes_grpo.statespace import filter_run
 from bayes_grpo.trajectory import LEVELS
 
 THRESHOLD = 0.05
-"""Sensitivity from which on it counts, as ArviZ has it: a shift of about 0.3 sd when doubled."""
+"""Sensitivity from which on it counts, as in ArviZ."""
 
 CELLS = 2_000_000
 """Draws times ticks that are worked on: bounds the memory that long runs need."""
@@ -71,11 +72,7 @@ def sensitivity(fit: Fit) -> pd.DataFrame:
     `arviz_stats.psense_summary` takes ``fit.idata`` too, but finds too little sensitivity to the
     likelihood in plateau and rewards; see the module.
     """
-    if not isinstance(fit, Fit):
-        raise InputError(
-            f"sensitivity of a {type(fit).__name__}: expected a fit; of a stack, ask for each of "
-            "its fits"
-        )
+    one_fit(fit, "sensitivity")
     table = sense(*_scaled(fit))
     table.attrs["convergence"] = str(fit.convergence)
     return table
