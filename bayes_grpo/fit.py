@@ -21,7 +21,7 @@ from bayes_grpo.forecasting import (
 from bayes_grpo.model import Data, Model, Program, bind, load_model, responses_of
 from bayes_grpo.posterior import forecast_draws, levels_and_paths
 from bayes_grpo.precision import float64
-from bayes_grpo.prior_predictive import prior_groups
+from bayes_grpo.prior_predictive import MAX_SEED, prior_groups
 from bayes_grpo.progress import progress_bar
 from bayes_grpo.results import SUMMARY, assemble, within_bounds
 from bayes_grpo.run import CautionWarning, Run
@@ -32,9 +32,6 @@ from bayes_grpo.timeline import Timeline, future_ticks
 
 MAX_CELLS = 4_000_000
 """Largest draws times rows of a stored curve; longer runs keep every n-th draw of their curves."""
-
-MAX_SEED = 2**32
-"""Seeds that every random generator in use takes lie below."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

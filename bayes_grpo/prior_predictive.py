@@ -14,6 +14,7 @@ from bayes_grpo.run import Run
 from bayes_grpo.timeline import Timeline
 
 MAX_SEED = 2**32
+"""Seeds that every random generator in use takes lie below."""
 
 
 def prior_groups(

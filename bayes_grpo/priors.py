@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 from math import inf, isfinite, isnan, log
 from typing import Any, NamedTuple
 
-import numpyro.distributions as dist
+# Not `import numpyro.distributions`: after `import arviz` numpyro is a lazy module, which that would
+# leave without some of its attributes.
+from numpyro import distributions as dist
 
 from bayes_grpo.errors import ModelFileError
 

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
-import numpyro.distributions as dist
 from jax import Array
+from numpyro import distributions as dist
 
 from bayes_grpo.precision import float64
 from bayes_grpo.timeline import bucket

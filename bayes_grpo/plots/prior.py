@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DRAWS = 4000
 """Draws from the prior, where a fit holds none."""
 
-CURVES = 4
+CURVES = 2
 DECADES = 2.0
 """Spread of a positive quantity from which on it is drawn over its logarithm."""
 
@@ -141,7 +141,7 @@ def plot_prior_predictive(source: xr.DataTree | Fit, ax: "Axes | None" = None) -
     for number, one in enumerate(draws[:CURVES]):
         ax.plot(steps[shown], one[shown], color=style.VERMILION, linewidth=0.6, alpha=0.45,
                 zorder=2.5, label=None if number else "single logs")  # fmt: skip
-    style.rows(ax, steps, rewards)
+    style.rows(ax, steps, rewards).set(zorder=4, color=style.INK)  # the bands cover all
     low, high = np.quantile(draws, (0.05, 0.95), axis=0)
     inside = float(np.mean((rewards >= low) & (rewards <= high)))
     style.axes(ax)
@@ -162,7 +162,7 @@ def plot_prior_predictive(source: xr.DataTree | Fit, ax: "Axes | None" = None) -
 def _long_tailed(draws: np.ndarray) -> bool:
     if draws.min() <= 0:
         return False
-    low, high = np.quantile(draws, (0.01, 0.99))
+    low, high = np.quantile(draws, (0.005, 0.995))
     return bool(np.log10(high / low) > DECADES)
 
 

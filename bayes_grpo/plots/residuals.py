@@ -67,6 +67,10 @@ def plot_residuals(
     draw = {"z": _scores, "pit": _pit, "autocorrelation": _autocorrelation}[kind]
     subtitle = draw(ax, table)
     style.axes(ax)
+    if kind == "pit":
+        ax.set_xticks(np.linspace(0, 1, 6))
+    elif kind == "autocorrelation":
+        ax.xaxis.get_major_locator().set_params(integer=True)
     style.head(ax, fit.run.name, fit.name, subtitle, fit.convergence.converged)
     style.legend_below(ax)
     return ax

@@ -9,6 +9,7 @@ from bayes_grpo.forecasting import Forecaster
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
     from matplotlib.ticker import ScalarFormatter
 
 # Okabe and Ito: told apart with any kind of colour vision.
@@ -61,10 +62,10 @@ def flat_draws(fit: Forecaster, group: str) -> np.ndarray:
     return values.reshape(-1, values.shape[-1])
 
 
-def rows(ax: "Axes", steps: np.ndarray, rewards: np.ndarray, label: str = LOGGED) -> None:
-    """Draw the logged rewards, fainter the more there are."""
+def rows(ax: "Axes", steps: np.ndarray, rewards: np.ndarray, label: str = LOGGED) -> "Line2D":
+    """Draw the logged rewards, or another number of each row, fainter the more there are."""
     many = len(steps) > MANY_ROWS
-    ax.plot(
+    (line,) = ax.plot(
         steps,
         rewards,
         linestyle="none",
@@ -77,6 +78,7 @@ def rows(ax: "Axes", steps: np.ndarray, rewards: np.ndarray, label: str = LOGGED
         zorder=1.5,
         rasterized=many,
     )
+    return line
 
 
 def quantiles(draws: np.ndarray) -> np.ndarray:
