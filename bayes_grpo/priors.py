@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from math import inf, isfinite, isnan, log
 from typing import Any, NamedTuple
 
-# Not `import numpyro.distributions`: after `import arviz` numpyro is a lazy module, which that leaves
-# without some of its attributes.
+# Not `import numpyro.distributions`: after `import arviz` numpyro is a lazy module, which that
+# leaves without some of its attributes.
 from numpyro import distributions as dist
 
 from bayes_grpo.errors import ModelFileError

@@ -192,9 +192,7 @@ def test_a_fixed_quantity_has_no_prior_to_plot(with_prior):
     fixed = tree["posterior"].to_dataset()
     fixed["sampling_sd"] = 0 * fixed["sampling_sd"] + 0.1
     tree["posterior"] = xr.DataTree(fixed)
-    with pytest.raises(
-        bg.InputError, match=r"sampling_sd is fixed in model 'exponential', at 0\.1"
-    ):
+    with pytest.raises(bg.InputError, match=r"sampling_sd is fixed in .*, at 0\.1"):
         bg.plot_prior_posterior(replace(with_prior, idata=tree), "sampling_sd")
 
 
@@ -223,7 +221,8 @@ def test_comparison_shows_differences_errors_and_weights(comparison):
     assert names[:2] == ["exponential", "$oscillator"]
     assert names[2].endswith("did not converge") and "…" in names[2]
     assert ax.get_ylim()[0] > ax.get_ylim()[1]  # the best on top
-    assert "exponential is not clearly better than $oscillator (by 1.2 ± 1.1)" in texts(ax)
+    assert "clearly better than $oscillator (by 1.2 ± 1.1)" in texts(ax)
+    assert "exponential is not" in texts(ax)
 
 
 def test_comparison_of_a_stack_and_of_one_model(small_fit):
@@ -235,16 +234,19 @@ def test_comparison_of_a_stack_and_of_one_model(small_fit):
         bg.plot_residuals(stack)
 
 
+KINDS = (
+    *("forecast", "curve", "density", "z", "pit", "autocorrelation"),
+    *("plateau", "temperature", "prior", "comparison"),
+)
+
+
 @settings(
     max_examples=20,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
-    plot=st.sampled_from(
-        ["forecast", "curve", "density", "z", "pit", "autocorrelation", "plateau", "temperature"]
-        + ["prior", "comparison"]
-    ),
+    plot=st.sampled_from(KINDS),
     own=st.booleans(),
     horizon=st.sampled_from([None, 201, 260, 2000]),
     size=st.tuples(st.floats(2, 14), st.floats(2, 9)),

@@ -60,7 +60,7 @@ def plot_comparison(table: pd.DataFrame | Stack, ax: "Axes | None" = None) -> "A
     ax.grid(visible=True, axis="x", color="#E6E6E6", linewidth=0.8)
     _names(ax, table)
     ax.set_ylim(len(table) - 0.4, -0.6)
-    ax.set_xlabel("log predictive density of the later rows, less that of the best")
+    ax.set_xlabel("log predictive density, less that of the best")
     run = str(table.attrs.get("run", "comparison"))
     many = f"{len(table)} model" + "s" * (len(table) != 1)
     style.head(ax, run, many, _subtitle(table), True)

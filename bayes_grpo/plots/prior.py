@@ -55,9 +55,8 @@ def plot_prior_posterior(fit: Fit, quantity: str = "plateau", ax: "Axes | None" 
             f"model '{fit.name}' has no quantity {quantity!r} in its summary; it has "
             f"{', '.join(known)}"
         )
-    if "prior" not in fit.idata.children:
-        fit = fit.with_prior(DRAWS)
-    before = fit.idata["prior"][quantity].to_numpy().reshape(-1)
+    drawn = fit if "prior" in fit.idata.children else fit.with_prior(DRAWS)
+    before = drawn.idata["prior"][quantity].to_numpy().reshape(-1)
     after = posterior[quantity].to_numpy().reshape(-1)
     if np.ptp(after) == 0 or np.ptp(before) == 0:
         raise InputError(

@@ -70,7 +70,8 @@ def plot_residuals(
     if kind == "pit":
         ax.set_xticks(np.linspace(0, 1, 6))
     elif kind == "autocorrelation":
-        ax.xaxis.get_major_locator().set_params(integer=True)
+        ticks = np.linspace(1, len(table), min(len(table), 7)).round()
+        ax.set_xticks(np.unique(ticks))
     style.head(ax, fit.run.name, fit.name, subtitle, fit.convergence.converged)
     style.legend_below(ax)
     return ax
@@ -152,6 +153,9 @@ def _autocorrelation(ax: "Axes", table: pd.DataFrame) -> str:
             ax.plot(lags[chosen], found[chosen], linestyle="none", marker="o", markersize=5,
                     color=color, zorder=3, label=label)  # fmt: skip
     ax.set_xlim(0.3, lags[-1] + 0.7)
+    if known.any():
+        edge = table.loc[known, ["autocorrelation", "q05", "q95"]].abs().to_numpy().max()
+        ax.set_ylim(-1.1 * edge, 1.1 * edge)
     ax.set_xlabel("lag (logged rows)")
     ax.set_ylabel("autocorrelation of errors")
     if not known.any():
