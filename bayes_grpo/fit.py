@@ -19,10 +19,11 @@ from bayes_grpo.forecasting import (
     future_steps,
 )
 from bayes_grpo.model import Data, Model, Program, bind, load_model, responses_of
-from bayes_grpo.posterior import forecast_draws, levels_and_paths, prior_draws
+from bayes_grpo.posterior import forecast_draws, levels_and_paths
 from bayes_grpo.precision import float64
+from bayes_grpo.prior_predictive import MAX_SEED, prior_groups
 from bayes_grpo.progress import progress_bar
-from bayes_grpo.results import SUMMARY, assemble, assemble_prior, within_bounds
+from bayes_grpo.results import SUMMARY, assemble, within_bounds
 from bayes_grpo.run import CautionWarning, Run
 from bayes_grpo.sampler import Sampling, sample
 from bayes_grpo.storage import read_fit, write_fit
@@ -31,9 +32,6 @@ from bayes_grpo.timeline import Timeline, future_ticks
 
 MAX_CELLS = 4_000_000
 """Largest draws times rows of a stored curve; longer runs keep every n-th draw of their curves."""
-
-MAX_SEED = 2**32
-"""Seeds that every random generator in use takes lie below."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -202,10 +200,7 @@ class Fit:
         Fit
             The same fit, its ``idata`` with the groups prior and prior_predictive.
         """
-        program, timeline, data = self.bound
-        with float64():
-            _, levels, rewards = prior_draws(program, data, draws, self.seed)
-            groups = assemble_prior(self.run, program, timeline, levels, rewards)
+        groups = prior_groups(self.run, self.bound, draws, self.seed)
         tree = self.idata.copy()
         for name, group in groups.items():
             tree[name] = xr.DataTree(group)

@@ -18,17 +18,14 @@ from scipy.stats import norm
 
 from bayes_grpo.errors import InputError
 from bayes_grpo.fit import Fit
-from bayes_grpo.posterior import held_back, one_step_ahead
+from bayes_grpo.one_step import affordable, predict_rows
+from bayes_grpo.posterior import held_back
 from bayes_grpo.precision import float64
 from bayes_grpo.sampler import Sampling, sample
 from bayes_grpo.scores import crps
 
 MOST_K = 0.7
 """Pareto k above which importance weights are not used."""
-
-MOST_DRAWS = 2000
-CELLS = 4_000_000
-"""Draws times ticks of which predictions are kept: bounds the memory that long runs need."""
 
 LEAST_KNOWN = 8
 """Rows that the first prediction knows at least."""
@@ -173,16 +170,12 @@ def _first_row(fit: Fit, count: int, start: int | None, ahead: int) -> int:
 
 
 def _anchor(fit: Fit, draws: dict[str, np.ndarray], known: int) -> _Anchor:
-    program, timeline, data = fit.bound
     total = len(next(iter(draws.values())))
-    some = max(100, min(MOST_DRAWS, CELLS // len(data.ticks.reward), total))
-    chosen = np.linspace(0, total - 1, min(some, total)).round().astype(int)
-    kept = {name: values[chosen] for name, values in draws.items()}
-    padding = len(data.ticks.reward) - len(timeline.ticks.reward)
-    rows = padding + timeline.row_tick
-    mean, variance, density = (a[:, rows] for a in one_step_ahead(program, data, kept))
+    chosen = np.linspace(0, total - 1, affordable(fit, total)).round().astype(int)
+    rows = predict_rows(fit, {name: values[chosen] for name, values in draws.items()})
+    density = rows.log_density
     before = np.concatenate([np.zeros((len(density), 1)), np.cumsum(density, axis=1)], axis=1)
-    return _Anchor(known, mean, np.sqrt(variance), density, before)
+    return _Anchor(known, rows.mean, rows.sd, density, before)
 
 
 def _refit(fit: Fit, known: int, seed: int) -> dict[str, np.ndarray]:

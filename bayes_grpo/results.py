@@ -2,6 +2,7 @@
 
 import json
 import platform
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -81,36 +82,40 @@ def assemble(
             coords={**some, "step": steps},
         )
 
-    posterior = per_draw(_quantities(run, program, levels))
+    posterior = per_draw(quantities(run, program, levels))
     posterior["end_state"] = (("chain", "draw", "state"), levels.end)
-    rows = run.table.iloc[timeline.rows]
     tree = xr.DataTree.from_dict(
         {
             "posterior": posterior,
             "smoothed": per_row({"reward": within_bounds(paths.latent, run)}),
             "posterior_predictive": per_row({"reward": within_bounds(paths.replicate, run)}),
             "log_likelihood": per_row({"reward": paths.log_likelihood}),
-            "log_prior": per_draw(_log_prior(model, program, timeline, drawn, levels)),
+            "log_prior": per_draw(log_prior(model, program, timeline, drawn.values, levels)),
             "sample_stats": per_draw(drawn.stats),
             "prior_units": per_draw(drawn.values),
-            "observed_data": xr.Dataset(
-                {"reward": ("step", rows["reward"].to_numpy())}, coords={"step": steps}
-            ),
-            "constant_data": xr.Dataset(
-                {
-                    "updates": ("step", timeline.row_updates),
-                    "generations": ("step", rows["generations"].to_numpy()),
-                    "relative_learning_rate": (
-                        "step",
-                        timeline.ticks.learning_rate[timeline.row_tick],
-                    ),
-                },
-                coords={"step": steps},
-            ),
+            **logged_rows(run, timeline),
         }
     )
     tree.attrs.update(provenance(run, model))
     return tree
+
+
+def logged_rows(run: Run, timeline: Timeline) -> dict[str, xr.Dataset]:
+    """Build the groups ``observed_data`` and ``constant_data``: what was logged, and when."""
+    rows = run.table.iloc[timeline.rows]
+    coords = {"step": rows["step"].to_numpy()}
+    rates = timeline.ticks.learning_rate[timeline.row_tick]
+    return {
+        "observed_data": xr.Dataset({"reward": ("step", rows["reward"].to_numpy())}, coords=coords),
+        "constant_data": xr.Dataset(
+            {
+                "updates": ("step", timeline.row_updates),
+                "generations": ("step", rows["generations"].to_numpy()),
+                "relative_learning_rate": ("step", rates),
+            },
+            coords=coords,
+        ),
+    }
 
 
 def assemble_prior(
@@ -130,13 +135,11 @@ def assemble_prior(
     dict of xarray.Dataset
     """
     coords = {"chain": np.arange(rewards.shape[0]), "draw": np.arange(rewards.shape[1])}
-    quantities = _quantities(run, program, levels)
+    found = quantities(run, program, levels)
     at = timeline.row_tick - len(timeline.ticks.reward)
     steps = run.table["step"].to_numpy()[timeline.rows]
     return {
-        "prior": xr.Dataset(
-            {n: (("chain", "draw"), v) for n, v in quantities.items()}, coords=coords
-        ),
+        "prior": xr.Dataset({n: (("chain", "draw"), v) for n, v in found.items()}, coords=coords),
         "prior_predictive": xr.Dataset(
             {"reward": (("chain", "draw", "step"), within_bounds(rewards[..., at], run))},
             coords={**coords, "step": steps},
@@ -170,8 +173,21 @@ def provenance(run: Run, model: Model) -> dict[str, Any]:
     }
 
 
-def _quantities(run: Run, program: Program, levels: Levels) -> dict[str, np.ndarray]:
-    """Posterior draws of the reported quantities, in natural units."""
+def quantities(run: Run, program: Program, levels: Levels) -> dict[str, np.ndarray]:
+    """Draws of the reported quantities, in natural units.
+
+    Parameters
+    ----------
+    run, program
+        What is fitted.
+    levels
+        Of each draw.
+
+    Returns
+    -------
+    dict of ndarray
+        Shaped as the draws.
+    """
     params = levels.params
     found: dict[str, Any] = {
         "plateau": within_bounds(levels.plateau, run),
@@ -202,12 +218,31 @@ def _dynamics(run: Run, params: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _log_prior(
-    model: Model, program: Program, timeline: Timeline, drawn: Draws, levels: Levels
+def log_prior(
+    model: Model,
+    program: Program,
+    timeline: Timeline,
+    values: Mapping[str, np.ndarray],
+    levels: Levels,
 ) -> dict[str, np.ndarray]:
-    """Log prior density of each parameter, in the unit of its prior."""
+    """Log prior density of each parameter, in the unit of its prior.
+
+    Parameters
+    ----------
+    model, program, timeline
+        What is fitted.
+    values
+        Draws of the sampled parameters, in the priors' own units.
+    levels
+        Of each draw.
+
+    Returns
+    -------
+    dict of ndarray
+        Shaped as the draws; fixed parameters are not in it.
+    """
     densities: dict[str, Any] = {
-        name: model.priors[name].in_unit().log_prob(drawn.values[name]) for name in program.sampled
+        name: model.priors[name].in_unit().log_prob(values[name]) for name in program.sampled
     }
     starts = {"plateau": levels.initial_plateau, "initial_reward": levels.initial_reward}
     for name in LEVELS:
@@ -217,4 +252,4 @@ def _log_prior(
             densities[name] = -0.5 * ((starts[name] - mean) / sd) ** 2 - np.log(
                 sd * np.sqrt(2 * np.pi)
             )
-    return {name: np.asarray(values) for name, values in densities.items()}
+    return {name: np.asarray(density) for name, density in densities.items()}

@@ -44,7 +44,7 @@ from bayes_grpo.model import Data, Model, Program, bind, load_model
 from bayes_grpo.posterior import levels_and_paths, levels_of_path
 from bayes_grpo.precision import float64
 from bayes_grpo.priors import RunScale
-from bayes_grpo.results import _quantities as reported_quantities
+from bayes_grpo.results import quantities as reported_quantities
 from bayes_grpo.run import Run
 from bayes_grpo.sampler import Sampling, sample
 from bayes_grpo.statespace import Ticks, draw_noise, row_means, simulate

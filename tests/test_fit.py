@@ -303,13 +303,3 @@ def test_prior_on_request_is_the_prior_of_the_model_file(fitted, run):
     assert np.median(ratio) == pytest.approx(np.log(0.7), abs=0.06)
     assert with_prior.idata["prior_predictive"]["reward"].shape == (1, 4000, len(run))
     assert "prior" not in fitted.idata.children
-
-
-def test_arviz_may_be_imported_first():
-    """ArviZ leaves a lazy numpyro behind, which a submodule's import would load in halves."""
-    code = (
-        "import arviz; import bayes_grpo.sampler; import numpyro, numpyro.distributions as d;"
-        "assert hasattr(d, 'distribution'), 'numpyro was loaded in halves'"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ from bayes_grpo.forecasting import Forecaster
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
     from matplotlib.ticker import ScalarFormatter
 
 # Okabe and Ito: told apart with any kind of colour vision.
@@ -61,10 +62,10 @@ def flat_draws(fit: Forecaster, group: str) -> np.ndarray:
     return values.reshape(-1, values.shape[-1])
 
 
-def rows(ax: "Axes", steps: np.ndarray, rewards: np.ndarray) -> None:
-    """Draw the logged rewards, fainter the more there are."""
+def rows(ax: "Axes", steps: np.ndarray, rewards: np.ndarray, label: str = LOGGED) -> "Line2D":
+    """Draw the logged rewards, or another number of each row, fainter the more there are."""
     many = len(steps) > MANY_ROWS
-    ax.plot(
+    (line,) = ax.plot(
         steps,
         rewards,
         linestyle="none",
@@ -73,10 +74,11 @@ def rows(ax: "Axes", steps: np.ndarray, rewards: np.ndarray) -> None:
         markeredgewidth=0,
         color=GREY,
         alpha=0.5 if not many else max(0.2, 0.5 * MANY_ROWS / len(steps)),
-        label=LOGGED,
+        label=label,
         zorder=1.5,
         rasterized=many,
     )
+    return line
 
 
 def quantiles(draws: np.ndarray) -> np.ndarray:
@@ -107,15 +109,20 @@ def shorten(text: str, length: int) -> str:
 
 def finish(ax: "Axes", fit: Forecaster, subtitle: str) -> None:
     """Add labels, the title with a line below it, and a warning if the fit may not be used."""
-    from matplotlib.ticker import MaxNLocator
-
     ax.set_xlabel("optimizer step")
     ax.set_ylabel("reward")
+    axes(ax)
+    head(ax, fit.run.name, fit.name, subtitle, fit.convergence.converged)
+
+
+def axes(ax: "Axes") -> None:
+    """Set up ticks and grid of plain axes."""
+    from matplotlib.ticker import MaxNLocator
+
     ax.xaxis.set_major_locator(MaxNLocator(nbins=max(3, min(9, int(1.4 * inches(ax))))))
     ax.yaxis.set_major_formatter(_plain_ticks())
     ax.grid(visible=True, axis="y", color="#E6E6E6", linewidth=0.8)
     ax.set_axisbelow(True)
-    head(ax, fit.run.name, fit.name, subtitle, fit.convergence.converged)
 
 
 def head(
