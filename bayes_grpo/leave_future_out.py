@@ -27,6 +27,10 @@ from bayes_grpo.scores import crps
 MOST_K = 0.7
 """Pareto k above which importance weights are not used."""
 
+LEAST_EFFICIENCY = 0.2
+"""Share of the draws that must be left, in effect, after weighting: k alone lets the density of a
+run wander by more than what separates its models."""
+
 LEAST_KNOWN = 8
 """Rows that the first prediction knows at least."""
 
@@ -134,7 +138,7 @@ def leave_future_out(
         """Score rows in their order while the weights allow it; the first that was not scored."""
         for row in rows:
             log_weight, k = _weights(anchor, row)
-            if k > MOST_K:
+            if k > MOST_K or _efficiency(log_weight) < LEAST_EFFICIENCY:
                 return row
             scored[row] = _score(anchor, row, ahead, log_weight, k, reward[row], random)
         return rows.stop
@@ -194,6 +198,11 @@ def _weights(anchor: _Anchor, row: int) -> tuple[np.ndarray, float]:
     else:
         log_ratio, k = array_stats.psislw(-log_ratio)
     return log_ratio - logsumexp(log_ratio), float(k)
+
+
+def _efficiency(log_weight: np.ndarray) -> float:
+    """Effective share of weighted draws."""
+    return float(np.exp(-logsumexp(2 * log_weight)) / len(log_weight))
 
 
 def _score(
