@@ -291,6 +291,11 @@ def fit(
     sampling = Sampling(chains, tune, draws, target_accept)
     with float64():
         program, timeline, data = bind(checked, run, horizon)
+        if not program.sampled:
+            raise InputError(
+                f"model '{checked.name}': nothing to sample, as every parameter is fixed or "
+                "integrated out: give at least one a prior that is no Normal level"
+            )
         with progress_bar(
             chains * (tune + draws), f"{checked.name}: {run.name}", progress
         ) as report:

@@ -231,6 +231,15 @@ def _from_prior(
     return levels_of_path(program, ticks, params, states, end), rewards
 
 
+def parameters_from_prior(program: Program, count: int, seed: int) -> dict[str, np.ndarray]:
+    """Draw the sampled parameters from their priors, in the priors' own units, shape (count,)."""
+    keys = jax.random.split(jax.random.key(seed), len(program.sampled))
+    return {
+        name: np.asarray(program.model.priors[name].in_unit().sample(key, (count,)))
+        for name, key in zip(program.sampled, keys, strict=True)
+    }
+
+
 def prior_draws(
     program: Program, data: Data, count: int, seed: int
 ) -> tuple[dict[str, np.ndarray], Levels, np.ndarray]:
@@ -254,11 +263,7 @@ def prior_draws(
     rewards : ndarray
         Logged rewards of the runs over all (padded) ticks, shape (1, count, ticks).
     """
-    keys = jax.random.split(jax.random.key(seed), len(program.sampled))
-    draws = {
-        name: np.asarray(program.model.priors[name].in_unit().sample(key, (count,)))
-        for name, key in zip(program.sampled, keys, strict=True)
-    }
+    draws = parameters_from_prior(program, count, seed)
     shape = _noise_shapes(program, data, data.ticks, draws)
     rng = np.random.default_rng(seed)
     levels, rewards = _in_batches(_compiled(program, _from_prior), (data,), (draws,), (shape,), rng)

@@ -12,11 +12,13 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bayes_grpo.errors import ModelFileError
+from bayes_grpo.errors import InputError, ModelFileError
+from bayes_grpo.fit import fit
 from bayes_grpo.mean_curves import MEAN_CURVES, Recipe
 from bayes_grpo.model import available_models, bind, load_model, parse_model
 from bayes_grpo.resources import models_dir
 from bayes_grpo.run import Run
+from bayes_grpo.simulate.generator import simulate_model
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -219,6 +221,20 @@ def test_a_peak_rate_of_any_size(name):
     assert value(3e-6) == pytest.approx(value(1.0), rel=1e-11)
 
 
+def test_a_model_without_anything_to_sample_says_so_and_still_simulates():
+    fixed = "\n".join(
+        line if "=" not in line or line.split(" =")[0] in KEPT else f"{line.split(' =')[0]} = 3.0"
+        for line in GOOD.splitlines()
+    )
+    model = parse_model(fixed, "fixed", "fixed.toml")
+    run = Run.from_table(pd.DataFrame({"reward": curve()}))
+    with pytest.raises(InputError, match="nothing to sample"):
+        fit(run, model)
+    made = simulate_model(model, n_rows=30, seed=1)
+    assert np.isfinite(made.run.table["reward"]).all()
+    assert made.parameters["sampling_sd"] == 3.0
+
+
 # --- slips ---------------------------------------------------------------------------------------
 
 GOOD = """\
@@ -233,6 +249,8 @@ relaxation_time = { distribution = "LogNormal", median = 0.3, sd_log = 1, unit =
 fluctuation_sd = { distribution = "HalfNormal", sd = 0.2, unit = "spread" }
 sampling_sd = { distribution = "HalfNormal", sd = 0.7, unit = "spread" }
 """
+
+KEPT = ("description", "trajectory", "fluctuation", "measurement")
 
 SLIPS = {  # what is replaced, by what, and what the message must name
     "unknown trajectory": ('"exponential"', '"expnential"', ["'expnential'", "oscillator"]),

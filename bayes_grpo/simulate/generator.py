@@ -11,7 +11,7 @@ import pandas as pd
 
 from bayes_grpo.errors import InputError
 from bayes_grpo.model import Data, Model, Program, bind, load_model
-from bayes_grpo.posterior import levels_of_path, prior_draws
+from bayes_grpo.posterior import levels_of_path, parameters_from_prior
 from bayes_grpo.precision import float64
 from bayes_grpo.priors import RunScale
 from bayes_grpo.results import within_bounds
@@ -165,8 +165,8 @@ def _draw(
     program: Program, data: Data, given: Mapping[str, float], seed: int
 ) -> tuple[dict[str, float], np.ndarray, np.ndarray]:
     """Truth, and rewards without and with sampling noise of every tick."""
-    drawn, _, _ = prior_draws(program, data, 1, seed)
-    draws = {name: float(values[0, 0]) for name, values in drawn.items()}
+    drawn = parameters_from_prior(program, 1, seed)
+    draws = {name: float(values[0]) for name, values in drawn.items()}
     for name, value in given.items():
         prior = program.model.priors[name]
         zero, one = (float(prior.natural(unit, data.scale)) for unit in (0.0, 1.0))
