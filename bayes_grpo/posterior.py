@@ -28,6 +28,9 @@ from bayes_grpo.timeline import Timeline, bucket
 BATCH_CELLS = 1_100_000
 """Draws times ticks that are worked on at once: bounds the memory that long runs need."""
 
+COMPILED = 128
+"""Compiled functions that are kept: each takes memory maps, of which a process has some 65,000."""
+
 FAR = 1e3
 """Relaxation times after which a curve that has not settled is given up."""
 
@@ -153,7 +156,7 @@ def _future(
     return mean, mean + jnp.sqrt(variance) * noise.rows[last]
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=COMPILED)
 def _compiled(program: Program, what: Callable[..., Any]) -> Any:
     """Compile ``what`` for many draws at once; its first arguments are common to all of them."""
 

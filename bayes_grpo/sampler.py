@@ -84,7 +84,7 @@ class _Machine(NamedTuple):
     constrain: Callable[..., Any]
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=32)
 def _machine(
     program: Program, sampling: Sampling, structure: Any, shapes: tuple[tuple[int, ...], ...]
 ) -> _Machine:

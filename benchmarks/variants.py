@@ -63,6 +63,9 @@ KEPT = 1000
 LONG_LOG = 500_000
 """Bytes of a log that takes as long as the others together."""
 
+BATCH = 16
+"""Tasks of a process before a new one takes its place: compiled programs add up."""
+
 STACK, LAST = "stack", "last value"
 
 
@@ -380,9 +383,14 @@ def main() -> int:
         # In a mixed order, so that a study cut short is still a fair sample; the longest log last.
         mixed = [paths[i] for i in np.random.default_rng(0).permutation(len(paths))]
         mixed.sort(key=lambda path: path.stat().st_size > LONG_LOG)
-        todo = [(p, f) for p in mixed for f in (0.5, 0.25, 0.75, 1.0) if (p.stem, f) not in known]
+        # Cut by cut within a batch of runs: most are as long as each other and share programs.
+        batches = [mixed[k : k + BATCH] for k in range(0, len(mixed), BATCH)]
+        todo = [(p, f) for b in batches for f in (0.5, 0.25, 0.75, 1.0) for p in b]
+        todo = [(path, f) for path, f in todo if (path.stem, f) not in known]
         progress = Progress(len(todo), "variants")
-        with ProcessPoolExecutor(chosen.jobs, mp_context=get_context("spawn")) as pool:
+        with ProcessPoolExecutor(
+            chosen.jobs, mp_context=get_context("spawn"), max_tasks_per_child=BATCH
+        ) as pool:
             for future in as_completed([pool.submit(evaluate, task) for task in todo]):
                 item = future.result()
                 done.add(item)
